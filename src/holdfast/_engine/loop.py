@@ -32,7 +32,7 @@ __all__ = ["READ", "WRITE", "Engine", "Link", "Timer", "engine", "forget_engines
 READ, WRITE = 1, 4
 _NOTHING = getattr(select, "EPOLLONESHOT", 0) | getattr(select, "EPOLLRDHUP", 0)
 
-#: So many acts of other threads run in one turn, before sockets and timers are looked at again.
+#: Acts of other threads that run in one turn, before sockets and timers are looked at again.
 _ACTS_MAX = 1_000
 #: Nothing waits longer than this for what no wake-up has told of, s.
 _SLEEP_MAX_S = 5.0
@@ -53,8 +53,8 @@ class Timer:
 
     __slots__ = ("act", "args")
 
-    def __init__(self, act: Callable[..., None], args: tuple[Any, ...]) -> None:
-        self.act: Callable[..., None] | None = act
+    def __init__(self, act: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self.act: Callable[..., object] | None = act
         self.args = args
 
 
@@ -135,8 +135,8 @@ class Engine:
     """The loop. Everything but `call`, `enter`, `leave` and `watch` is for acts, in its own thread."""
 
     def __init__(self) -> None:
-        self._acts: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._soon: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._acts: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._soon: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
         self._forgotten = 0
         self._sequence = itertools.count()
@@ -155,7 +155,7 @@ class Engine:
 
     # -- any thread -------------------------------------------------------------------------------
 
-    def call(self, act: Callable[..., None], *args: Any) -> None:
+    def call(self, act: Callable[..., object], *args: Any) -> None:
         """Do it in the engine's thread, soon."""
         self._acts.append((act, args))
         if self._asleep:
@@ -206,11 +206,11 @@ class Engine:
 
     # -- its own thread ---------------------------------------------------------------------------
 
-    def soon(self, act: Callable[..., None], *args: Any) -> None:
+    def soon(self, act: Callable[..., object], *args: Any) -> None:
         """Do it in this turn, behind what was said before."""
         self._soon.append((act, args))
 
-    def later(self, seconds: float, act: Callable[..., None], *args: Any) -> Timer:
+    def later(self, seconds: float, act: Callable[..., object], *args: Any) -> Timer:
         """Do it after that time."""
         timer = Timer(act, args)
         heapq.heappush(self._timers, (clock() + seconds, next(self._sequence), timer))
@@ -297,7 +297,7 @@ class Engine:
                 self._do(link.flush, ())
         self._look(wait_s)
 
-    def _do(self, act: Callable[..., None], args: tuple[Any, ...]) -> None:
+    def _do(self, act: Callable[..., object], args: tuple[Any, ...]) -> None:
         try:
             act(*args)
         except Exception:
@@ -317,7 +317,7 @@ class Engine:
                 continue
             timer.act, timer.args = None, ()
             self._do(act, args)
-            timers = self._timers  # it may have been made anew
+            timers = self._timers  # it may have been replaced
         return min(_SLEEP_MAX_S, timers[0][0] - now) if timers else _SLEEP_MAX_S
 
     def _look(self, wait_s: float) -> None:
@@ -344,7 +344,7 @@ _engines: dict[int, Engine] = {}
 
 
 def forget_engines() -> None:
-    """After fork, in the child: the parent's is closed here, without a word to anybody."""
+    """After fork, in the child: the parent's is closed here, without a byte on any socket."""
     for inherited in _engines.values():
         inherited.forget_all()
     _engines.clear()
