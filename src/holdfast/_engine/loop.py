@@ -163,7 +163,7 @@ class Engine:
             bell = self._bell
             if bell is not None:
                 bell.ring()
-        if self.thread is None:
+        if self.thread is None and self._acts:  # else it was done, and the thread has ended since
             self.start()
 
     def start(self) -> None:
@@ -323,7 +323,7 @@ class Engine:
     def _look(self, wait_s: float) -> None:
         bell, links = self._bell, self._links
         assert bell is not None
-        if self._soon or self._flushes:
+        if self._soon or self._flushes or not self._clients:
             wait_s = 0.0
         self._asleep = True
         if self._acts:

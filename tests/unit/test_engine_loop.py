@@ -1,0 +1,237 @@
+"""The engine's loop by itself: acts, timers, its beginning and its end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast._engine import loop
+from holdfast._engine.loop import READ, Engine
+from testbed.waiting import eventually
+from tests.support.peer import running_engine
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with running_engine() as running:
+        yield running
+
+
+def done(engine: Engine, *acts: Any) -> None:
+    """Have them done, and wait for that."""
+    ended = threading.Event()
+    for act in (*acts, ended.set):
+        engine.call(act)
+    assert ended.wait(20)
+
+
+def test_acts_are_done_in_order_and_once(engine: Engine) -> None:
+    found: list[tuple[int, int]] = []
+
+    def submit(by: int) -> None:
+        for number in range(500):
+            engine.call(found.append, (by, number))
+
+    threads = [threading.Thread(target=submit, args=(by,)) for by in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done(engine)
+    for by in range(4):
+        assert [number for each, number in found if each == by] == list(range(500))
+
+
+def test_what_an_act_adds_comes_in_the_same_turn_behind_what_was_there(engine: Engine) -> None:
+    found: list[str] = []
+
+    def first() -> None:
+        engine.soon(found.append, "soon")
+        engine.soon(lambda: engine.soon(found.append, "later"))
+        found.append("first")
+
+    done(engine, first)
+    eventually(lambda: len(found) == 3)
+    assert found == ["first", "soon", "later"]
+
+
+def test_an_act_that_raises_is_shown_and_ends_no_other(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: shown.append(args.exc_type))
+    found: list[int] = []
+
+    def wrong() -> None:
+        raise ValueError
+
+    engine.call(lambda: engine.later(0.0, wrong))
+    done(engine, wrong, lambda: found.append(1))
+    eventually(lambda: len(shown) == 2, "the timer's, too")
+    assert found == [1] and shown == [ValueError, ValueError]
+
+
+def test_a_sleeping_loop_is_woken(engine: Engine) -> None:
+    done(engine)
+    for _ in range(20):
+        eventually(lambda: engine._asleep, "it sleeps")
+        began = time.monotonic()
+        done(engine)
+        assert time.monotonic() - began < loop._SLEEP_MAX_S - 1, "it slept on, to the end of its longest sleep"
+
+
+def test_timers_come_in_order_and_not_when_they_are_forgotten(engine: Engine) -> None:
+    found: list[str] = []
+
+    def begin() -> None:
+        engine.later(0.03, found.append, "third")
+        engine.later(0.01, found.append, "first")
+        engine.forget(engine.later(0.01, found.append, "forgotten"))
+        timer = engine.later(0.02, found.append, "second")
+        engine.later(0.04, engine.forget, timer)
+        engine.later(0.05, found.append, "last")
+
+    done(engine, begin)
+    eventually(lambda: "last" in found)
+    assert found == ["first", "second", "third", "last"]
+
+
+def test_forgotten_timers_do_not_pile_up(engine: Engine) -> None:
+    def begin() -> None:
+        for _ in range(10_000):
+            engine.forget(engine.later(3_600, done))
+
+    done(engine, begin)
+    assert len(engine._timers) < 3_000
+
+
+def test_acts_of_a_flood_let_timers_and_sockets_have_their_turn(engine: Engine) -> None:
+    found: list[str] = []
+
+    def flood() -> None:
+        engine.later(0.0, found.append, "timer")
+        for _ in range(loop._ACTS_MAX + 1):
+            engine.call(found.append, "act")
+
+    done(engine, flood)
+    assert "timer" in found and "act" in found[found.index("timer") :], "a timer that was due waited for all acts"
+
+
+def test_a_link_writes_once_at_the_end_of_a_turn(engine: Engine) -> None:
+    found: list[str] = []
+
+    class Link:
+        def ready(self, mask: int) -> None:
+            raise AssertionError
+
+        def flush(self) -> None:
+            found.append("flush")
+
+    def send() -> None:
+        engine.flush(Link())
+        engine.soon(found.append, "act")
+
+    done(engine, send)
+    eventually(lambda: len(found) == 2)
+    assert found == ["act", "flush"]
+
+
+def test_a_socket_that_has_ended_tells_nothing(engine: Engine) -> None:
+    import socket
+
+    found: list[int] = []
+    one, other = socket.socketpair()
+
+    class Link:
+        def ready(self, mask: int) -> None:
+            found.append(mask)
+            one.recv(10)
+
+        def flush(self) -> None:
+            pass
+
+    with one, other:
+        done(engine, lambda: engine.register(one.fileno(), Link()), lambda: engine.watch(one.fileno(), READ))
+        other.send(b"x")
+        eventually(lambda: len(found) == 1)
+        done(engine, lambda: engine.unregister(one.fileno()), lambda: engine.unregister(one.fileno()))
+        other.send(b"x")
+        done(engine)
+        assert len(found) == 1
+        engine.watch(one.fileno(), READ)  # too late, and of no consequence
+
+
+def test_a_signal_handler_may_submit_amid_a_submission(engine: Engine) -> None:
+    found: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: engine.call(found.append, -1))
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        for number in range(20_000):
+            engine.call(found.append, number)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    done(engine)
+    assert [number for number in found if number >= 0] == list(range(20_000))
+    assert -1 in found
+
+
+def test_its_thread_ends_with_the_last_client_and_begins_with_the_next() -> None:
+    engine = Engine()
+    for _ in range(3):
+        one, other = object(), object()
+        engine.enter(one)
+        engine.enter(other)
+        done(engine)
+        thread = engine.thread
+        assert thread is not None and thread.name == "holdfast" and thread.daemon
+        engine.call(engine.leave, one)
+        done(engine)
+        assert engine.thread is thread, "it goes on while there is a client"
+        began = time.monotonic()
+        engine.call(engine.leave, other)
+        thread.join(20)
+        assert time.monotonic() - began < loop._SLEEP_MAX_S - 1, "it slept first, to the end of its longest sleep"
+        assert not thread.is_alive() and engine.thread is None and engine._bell is None
+
+
+def test_what_is_submitted_while_it_ends_is_done() -> None:
+    found: list[int] = []
+    engine = Engine()
+    for number in range(300):
+        client = object()
+        engine.enter(client)
+        engine.call(engine.leave, client)
+        engine.call(found.append, number)
+    eventually(lambda: len(found) == 300)
+    assert found == list(range(300))
+    eventually(lambda: engine.thread is None)
+
+
+def test_a_thread_that_cannot_be_started_is_an_error_of_that_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    client = object()
+    engine.enter(client)
+    with monkeypatch.context() as patch:
+
+        def refuse(_thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            engine.call(engine.leave, client)
+    engine.call(engine.leave, client)
+    eventually(lambda: engine.thread is None and not engine._acts)
+
+
+def test_without_epoll_and_eventfd_it_runs_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("select.epoll", raising=False)
+    monkeypatch.delattr("os.eventfd", raising=False)
+    found: list[int] = []
+    with running_engine() as engine:
+        for number in range(50):
+            done(engine, lambda number=number: found.append(number))
+    assert found == list(range(50))
