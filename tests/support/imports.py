@@ -14,10 +14,7 @@ FOLDERS = {
     "src/holdfast": "holdfast",
     "lab/src/holdfast_lab": "holdfast_lab",
     "lab/tests": "lab.tests",
-    **{
-        name: name
-        for name in ("sim", "testbed", "rig", "bench", "examples", "models", "tools", "tests", "verify")
-    },
+    **{name: name for name in ("sim", "testbed", "rig", "bench", "examples", "models", "tools", "tests", "verify")},
 }
 
 

@@ -195,7 +195,8 @@ def test_its_thread_ends_with_the_last_client_and_begins_with_the_next() -> None
         engine.call(engine.leave, other)
         thread.join(20)
         assert time.monotonic() - began < loop._SLEEP_MAX_S - 1, "it slept first, to the end of its longest sleep"
-        assert not thread.is_alive() and engine.thread is None and engine._bell is None
+        assert not thread.is_alive()
+        assert (engine.thread, engine._bell) == (None, None)
 
 
 def test_what_is_submitted_while_it_ends_is_done() -> None:
