@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import embedded
 from holdfast._engine import cluster as cluster_module
-from holdfast._engine.cluster import ClusterTopology
+from holdfast._engine.loop import engine
 from holdfast._engine.pack import pack_command
 from holdfast._runtime.clock import clock
 from testbed.waiting import eventually
@@ -96,18 +96,13 @@ def test_connections_to_a_node_that_has_left_are_closed(
     assert nodes[-1].clients
 
 
-class Plain(ClusterTopology[str]):
-    """Nodes are their addresses."""
+def cluster_of(*hosts: str) -> cluster_module.Cluster:
+    """One that connects to nobody."""
+    return cluster_module.Cluster(engine(), [(host, 1) for host in hosts], lambda host, port: lambda: None)
 
-    def __init__(self) -> None:
-        self.left: list[str] = []
-        super().__init__([("seed", 1)], lambda host, port: f"{host}:{port}")
 
-    def _leave(self, node: str) -> None:
-        self.left.append(node)
-
-    def _has_left(self, node: str) -> bool:
-        return True
+def names(topology: cluster_module.Cluster) -> list[str]:
+    return [node.name for node in topology.nodes()]
 
 
 def table(*hosts: str) -> list[Any]:
@@ -117,23 +112,25 @@ def table(*hosts: str) -> list[Any]:
 def test_known_nodes_are_those_that_tables_name(monkeypatch: pytest.MonkeyPatch) -> None:
     now = clock()
     monkeypatch.setattr(cluster_module, "clock", lambda: now)
-    topology = Plain()
-    assert topology._learn("seed:1", table("a", "b"))
+    topology = cluster_of("seed")
+    (seed,) = topology.nodes()
+    assert topology._learn(seed, table("a", "b"))
     for number in range(1_000):
         now += cluster_module.FORGET_AFTER_S / 2
-        topology._learn("seed:1", table(f"n{number}", f"n{number + 1}"))
+        topology._learn(seed, table(f"n{number}", f"n{number + 1}"))
         assert len(topology.nodes()) <= 1 + 2 + 3  # the seed, those of the table, those of the time before
         assert topology.node_for("key", None) in topology.nodes()
-    assert topology.nodes()[0] == "seed:1"
+    assert topology.nodes()[0] is seed
     now += cluster_module.FORGET_AFTER_S
-    topology._learn("seed:1", table("n999", "back"))
-    topology._learn("seed:1", table("n999"))  # not named this time only
-    assert "back:1" in topology.nodes()
+    topology._learn(seed, table("n999", "back"))
+    topology._learn(seed, table("n999"))  # not named this time only
+    assert "back:1" in names(topology)
 
 
 def test_any_number_of_nodes_in_a_table_or_a_redirection(monkeypatch: pytest.MonkeyPatch) -> None:
-    topology = Plain()
+    topology = cluster_of("seed")
+    (seed,) = topology.nodes()
     monkeypatch.setattr(cluster_module, "KNOWN_MAX", 50)
     for number in range(10):
-        topology._learn("seed:1", table(*[f"n{number}-{at}" for at in range(60)]))
+        topology._learn(seed, table(*[f"n{number}-{at}" for at in range(60)]))
         assert len(topology.nodes()) <= 1 + 60

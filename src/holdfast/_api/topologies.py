@@ -23,7 +23,7 @@ _THREADS = "a redis-py client (redis.Redis), or holdfast.connect(url)"
 _ASYNCIO = "an asyncio client of redis-py (redis.asyncio.Redis), or holdfast.asyncio.connect(url)"
 
 
-def topology_of(place: Any, api: Api) -> Topology[Server]:
+def topology_of(place: Any, api: Api) -> Topology:
     """Make the topology of a client for that API."""
     is_asyncio = api == "asyncio"
     check = _check_asyncio if is_asyncio else _check_threads

@@ -21,8 +21,9 @@ from holdfast._core.replies import COUNT, FITS, MAYBE
 from holdfast._core.settings import Settings
 from holdfast._engine.loop import Engine, Timer
 from holdfast._engine.operation import Operation
-from holdfast._engine.pack import PreparedRequest, pack_command, pack_script, pack_sync
+from holdfast._engine.pack import PreparedRequest, pack_command, pack_script, pack_sync, spelled_out
 from holdfast._engine.port import Topology
+from holdfast._engine.requests import Answer
 from holdfast._engine.server import Server
 from holdfast._lua import SCRIPTS
 from holdfast._reports.observing import Troubles
@@ -30,6 +31,8 @@ from holdfast._runtime.clock import clock
 from holdfast._runtime.teller import report
 
 __all__ = ["Client", "Prepared"]
+
+_ASKING = pack_command(("ASKING",))
 
 
 class Prepared(Call):
@@ -43,13 +46,18 @@ class Prepared(Call):
         self.packed = request.packed(token)
 
 
+def _without_first(answer: Answer) -> Answer:
+    """Told of replies without that to ASKING."""
+    return lambda reply, failure: answer(None if reply is None else reply[1:], failure)
+
+
 class Client(Agent):
     """One client of this process."""
 
     def __init__(
         self,
         engine: Engine,
-        topology: Topology[Server],
+        topology: Topology,
         client_id: str,
         inboxes: str,
         settings: Settings,
@@ -72,8 +80,11 @@ class Client(Agent):
         super().__init__(client_id, inboxes, settings, threading.RLock(), one_place=one_place, moves=moves)
         self._perform[Prepared] = self._call
         self._perform[Tell] = self._tell
-        for server in topology.nodes():
-            server.on_message = self.heard
+        self._route = getattr(topology, "route", None)
+        if self._route is not None:
+            topology.on_moved = self.inboxes.ask_all  # type: ignore[attr-defined]
+        #: Where sessions are, which stay on one connection.
+        self._sessions: dict[str, Server] = {}
 
     # -- what it is run by ------------------------------------------------------------------------
 
@@ -112,18 +123,12 @@ class Client(Agent):
     def request(
         self, effect: Call | Command, patience_s: float, answer: Callable[[Any, RequestFailed | None], None]
     ) -> None:
-        script = None
-        packed: bytes
-        if isinstance(effect, Command):
-            server = self.topology.node_for(effect.key, effect.node)
-            packed, fits = pack_command(effect.args), effect.fits
-        else:
-            server = self.topology.node_for(effect.keys[0], effect.node)
-            script = SCRIPTS[effect.script]
-            fits = FITS[script.name]
-            packed = effect.packed if type(effect) is Prepared else pack_script(script, effect.keys, effect.args)
+        in_session = isinstance(effect, Command) and effect.session is not None
+        key = effect.key if isinstance(effect, Command) else effect.keys[0]
+        by: Callable[..., None] = self._send_in if in_session else self._send
+        send = partial(by, effect)
 
-        def answered(reply: Any, failure: RequestFailed | None) -> None:
+        def answered(server: Server, reply: Any, failure: RequestFailed | None) -> None:
             if failure is not None:
                 self.troubles.saw(failure)
                 self.topology.troubled(server, failure)
@@ -131,20 +136,50 @@ class Client(Agent):
                 self.troubles.passed(server.name)
             answer(reply, failure)
 
-        if isinstance(effect, Command) and effect.session is not None:
-            ends = str(effect.args[0]).upper() in ("EXEC", "DISCARD", "UNWATCH")
-            server.send_in(effect.session, ends, packed, patience_s, fits, answered)
-        elif script is not None and isinstance(effect, Call) and effect.sync is not None:
-            waits: list[tuple[bytes, Any]] = list(zip(pack_sync(effect.sync), (COUNT, MAYBE), strict=False))
-            server.send_all([(packed, fits), *waits], script, patience_s, answered)
+        if self._route is not None:
+            self._route(key, effect.node, patience_s, send, answered, not in_session)
         else:
-            server.send(packed, patience_s, fits, script, answered)
+            server = self.topology.node_for(key, effect.node)
+            send(server, patience_s, False, partial(answered, server))
+
+    def _send(self, effect: Call | Command, server: Server, patience_s: float, asking: bool, answer: Answer) -> None:
+        """`asking`: to the node that a slot is moving to, which takes it only behind ASKING."""
+        parts: list[tuple[bytes, Any]] = [(_ASKING, None)] if asking else []
+        script = None
+        if isinstance(effect, Command):
+            parts.append((pack_command(effect.args), effect.fits))
+        else:
+            script = SCRIPTS[effect.script]
+            packed = effect.packed if type(effect) is Prepared else pack_script(script, effect.keys, effect.args)
+            parts.append((spelled_out(packed, script) if asking else packed, FITS[script.name]))
+            if effect.sync is not None:
+                parts += zip(pack_sync(effect.sync), (COUNT, MAYBE), strict=False)
+                server.send_all(parts, script, patience_s, _without_first(answer) if asking else answer)
+                return
+        for packed, fits in parts[:-1]:
+            server.send(packed, patience_s, fits, None, lambda _reply, _failure: None)
+        server.send(parts[-1][0], patience_s, parts[-1][1], None if asking else script, answer)
+
+    def _send_in(self, effect: Command, server: Server, patience_s: float, _asking: bool, answer: Answer) -> None:
+        """To where its session is; `ends` it, as trouble does."""
+        session = effect.session
+        assert session is not None
+        server = self._sessions.pop(session, server)
+        ends = str(effect.args[0]).upper() in ("EXEC", "DISCARD", "UNWATCH")
+
+        def answered(reply: Any, failure: RequestFailed | None) -> None:
+            if failure is None and not ends:
+                self._sessions[session] = server
+            answer(reply, failure)
+
+        server.send_in(session, ends, pack_command(effect.args), patience_s, effect.fits, answered)
 
     def place_of(self, key: str, node: int | None) -> Server:
         return self.topology.node_for(key, node)
 
     def subscribe(self, place: Any, patience_s: float, answer: Callable[[RequestFailed | None], None]) -> None:
         server: Server = place
+        server.on_message = self.heard
         server.subscribe(self.channel, patience_s, lambda _, failure: answer(failure), lambda: self.inbox_broke(server))
 
     def has_told(self, hold: LeaseRecord) -> bool:

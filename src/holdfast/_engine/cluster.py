@@ -1,36 +1,39 @@
-"""A Cluster: which node owns which slot, for both APIs.
+"""A Cluster: which node owns which slot, and requests that follow their keys.
 
 Laws: a key's slot is computed as servers do; MOVED and ASK are believed at once; the table is read again when there is
-reason to, from nodes that answer, and not more often than it helps.
+reason to, from nodes that answer, and not more often than it helps; a request has the time that it was given, wherever
+it is sent.
 
 Theory: nothing is known at first, and any node answers with MOVED, which is followed; that, and any trouble at a node,
-marks the table as stale. How it is read depends on the API: `ThreadsCluster` reads in the thread
-that asks next, `AioCluster` in a task.
+marks the table as stale. The next request has it read: it waits for that a moment, as all do while nothing is known,
+and the others go on with the old one. Everything happens in the engine's thread, except for looking up who owns a key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, TypeAlias
 
+from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import SLOTS
 from holdfast._core.keys import slot_of as slot_of_key
+from holdfast._core.snapshot import snapshot
 from holdfast._engine.handshake import UnfitServer
+from holdfast._engine.limits import REDIRECTS_MAX, redirect_timeout_s
+from holdfast._engine.loop import Engine
+from holdfast._engine.pack import pack_command
+from holdfast._engine.requests import Answer
+from holdfast._engine.server import Server
 from holdfast._runtime.clock import clock
 
-__all__ = [
-    "REFRESH_EVERY_S",
-    "REFRESH_STAGGER_S",
-    "REFRESH_TIMEOUT_S",
-    "REFRESH_TRIES",
-    "REFRESH_WAIT_S",
-    "ClusterTopology",
-    "refuse",
-    "slot_of",
-]
+__all__ = ["Cluster", "slot_of"]
 
-N = TypeVar("N")
+#: Sends a request to that server: its time in s, whether ASKING goes before it, and who is told how it ended.
+Send: TypeAlias = Callable[[Server, float, bool, Answer], None]
+#: Told how a request ended, and where.
+AnswerOf: TypeAlias = Callable[[Server, Reply, RequestFailed | None], None]
 
 #: The table is not read more often than this, s.
 REFRESH_EVERY_S = 0.25
@@ -52,6 +55,8 @@ _SLOTS_KEPT = 10_000
 #: Of keys up to this many characters.
 _SLOT_KEY_MAX = 200
 
+_SLOTS_COMMAND = pack_command(("CLUSTER", "SLOTS"))
+
 _slots: dict[str, int] = {}
 
 
@@ -71,108 +76,106 @@ def slot_of(key: str) -> int:
     return slot
 
 
-def _is_single(failure: RequestFailed) -> bool:
-    """True if a server that was asked for the table says that it is no node of a Cluster."""
-    return "cluster support disabled" in failure.message
-
-
-def refuse() -> Any:
+def _refuse() -> Any:
     raise UnfitServer("it is not a node of a Cluster (cluster support is disabled there): use redis:// for it")
 
 
-class ClusterTopology(Generic[N]):
-    """The nodes that are known, and the owners of the slots."""
+class Cluster:
+    """The nodes that are known, and the owners of the slots. `make(host, port)` makes what makes connections there."""
 
-    #: Whether MOVED and ASK can come, and another node can take over.
+    #: Whether MOVED and ASK can come.
     moves = True
-    fails_over = True
 
-    def __init__(self, seeds: Sequence[tuple[str, int]], make: Callable[[str, int], N]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        seeds: Sequence[tuple[str, int]],
+        make: Callable[[str, int], Callable[[], Any]],
+    ) -> None:
+        self._engine = engine
         self._make = make
-        self._known: dict[tuple[str, int], N] = {}
+        #: Called when a slot has moved: who waits for a message from its old owner has to look.
+        self.on_moved: Callable[[], None] = lambda: None
+        self._known: dict[tuple[str, int], Server] = {}
         self._seeds = frozenset(seeds)
         for host, port in seeds:
             self._node_at(host, port)
         #: Since when tables have not named a node that is known, and nodes that have left, but still have connections.
         self._unnamed: dict[tuple[str, int], float] = {}
-        self._leaving: list[N] = []
-        self._owners: list[N | None] = [None] * SLOTS
-        self._suspects: list[N] = []
+        self._leaving: list[Server] = []
+        self._owners: list[Server | None] = [None] * SLOTS
+        self._suspects: list[Server] = []
         self._any = 0
         self._stale = True
         self._read_at = float("-inf")
         self._learned = False  # it has been read
+        self._reading: _Reading | None = None
         #: Nodes that are none, but servers for themselves: they would grant what others have granted, too.
-        self._singles: list[N] = []
+        self._singles: list[Server] = []
 
-    def _node_at(self, host: str, port: int) -> N:
+    def _node_at(self, host: str, port: int) -> Server:
         node = self._known.get((host, port))
         if node is None:
-            node = self._known.setdefault((host, port), self._make(host, port))
+            name = f"{host}:{port}"
+            node = self._known[host, port] = Server(self._engine, name, self._make(host, port))
         return node
 
-    def node_for(self, key: str | None, index: int | None) -> N:
-        """The owner of the key's slot, as far as is known; the `index`-th master; else any node."""
+    def _host_of(self, node: Server) -> str:
+        """Where we have reached it."""
+        return next((host for (host, _), known in self._known.items() if known is node), "localhost")
+
+    # -- who owns what ----------------------------------------------------------------------------
+
+    def node_for(self, key: str | None, index: int | None) -> Server:
+        """The owner of the key's slot, as far as is known; the `index`-th master; else any node. Any thread may ask."""
         if key is None and index is not None and index < len(masters := self.masters()):
             return masters[index]
         owner = None if key is None else self._owners[slot_of(key)]
         return self._anybody() if owner is None else owner
 
-    def _anybody(self) -> N:
+    def _anybody(self) -> Server:
         candidates = self._candidates()
         if self._singles:
             nodes = [node for node in candidates if node not in self._singles]
             if not nodes:
-                return self._refusing(candidates[0])
+                return Server(self._engine, candidates[0].name, _refuse)
             candidates = nodes
         return candidates[self._any % len(candidates)]
 
-    def _refusing(self, node: N) -> N:
-        """Return a stand-in that refuses whatever it is asked, since the node is not one of the Cluster."""
-        raise NotImplementedError
-
-    def _said(self, node: N, failure: RequestFailed) -> None:
-        """Note a node that did not tell the table because it is a single server."""
-        if _is_single(failure) and node not in self._singles:
-            self._singles.append(node)
-
-    def _candidates(self) -> list[N]:
+    def _candidates(self) -> list[Server]:
         """Nodes to ask for the table, those without trouble first."""
-        nodes = list(
-            dict.fromkeys([*(owner for owner in set(self._owners) if owner is not None), *self._known.values()])
-        )
+        nodes = [*dict.fromkeys([*self.masters(), *snapshot(self._known.values())])]
         return [node for node in nodes if node not in self._suspects] + self._suspects
 
-    @property
-    def is_learned(self) -> bool:
-        """Whether the table has ever been read."""
-        return self._learned
+    def nodes(self) -> Sequence[Server]:
+        """All nodes that are known now, and those that have left and are not closed yet."""
+        return (*snapshot(self._known.values()), *self._leaving)
 
-    def nodes(self) -> Sequence[N]:
-        return (*self._known.values(), *self._leaving)
-
-    def masters(self) -> Sequence[N]:
+    def masters(self) -> Sequence[Server]:
         """Return the nodes that own slots, as far as is known."""
         return [*dict.fromkeys(owner for owner in self._owners if owner is not None)]
 
-    def redirect(self, node: N, failure: RequestFailed) -> tuple[N, bool] | None:
-        """Return the node that MOVED or ASK leads to; True: say ASKING first."""
+    def redirect(self, node: Server, failure: RequestFailed) -> tuple[Server, bool] | None:
+        """Return the node that MOVED or ASK leads to; True: say ASKING first. None: nowhere."""
         words = failure.message.split(" ")
-        if len(words) < 3 or not _is_below(words[1], SLOTS):
+        if failure.kind not in ("MOVED", "ASK") or len(words) < 3 or not _is_below(words[1], SLOTS):
             return None
         host, _, port = words[2].rpartition(":")
         if not _is_below(port, 65536) or not int(port):
             return None
-        if host in ("", "?"):  # it does not know its own address: the one at which we reached it
-            host = next((known[0] for known, other in self._known.items() if other is node), "localhost")
+        if host in ("", "?"):  # it does not know its own address
+            host = self._host_of(node)
         target = self._node_at(host.strip("[]"), int(port))
         if failure.kind == "ASK":
             return target, True
-        self._owners[int(words[1])] = target
-        self._outdated()
+        slot = int(words[1])
+        if self._owners[slot] is not target:
+            self._owners[slot] = target
+            self._engine.soon(self.on_moved)
+        self._stale = True
         return target, False
 
-    def troubled(self, node: N, failure: RequestFailed) -> None:
+    def troubled(self, node: Server, failure: RequestFailed) -> None:
         """A request ended so: the table may be out of date."""
         if failure.kind in _HARMLESS:
             return
@@ -180,22 +183,47 @@ class ClusterTopology(Generic[N]):
             if node not in self._suspects:
                 self._suspects.append(node)
             self._any += 1
-        self._outdated()
-
-    def _outdated(self) -> None:
         self._stale = True
 
-    def _due(self) -> bool:
-        return self._stale and clock() - self._read_at >= REFRESH_EVERY_S
+    # -- requests ---------------------------------------------------------------------------------
 
-    def _learn(self, node: N, shares: Any) -> bool:
+    def route(
+        self, key: str | None, index: int | None, patience_s: float, send: Send, answer: AnswerOf, follow: bool
+    ) -> None:
+        """Send it to the owner of the key. `follow`: also elsewhere, where MOVED and ASK lead."""
+        course = _Course(self, clock() + patience_s, send, answer, REDIRECTS_MAX if follow else 0)
+        self._when_known(lambda: course.go(self.node_for(key, index), False))
+
+    def _when_known(self, act: Callable[[], None]) -> None:
+        """Do it now, or when the table has been read, where that is worth a moment."""
+        now = clock()
+        if self._stale and self._reading is None and now - self._read_at >= REFRESH_EVERY_S:
+            self._read_at = now
+            self._reading = _Reading(self._engine, self._candidates()[:REFRESH_TRIES], self._told, self._read_ended)
+            self._reading.waiting.append(act)
+        elif self._reading is not None and not self._learned and now - self._read_at < REFRESH_WAIT_S:
+            self._reading.waiting.append(act)
+        else:
+            act()
+
+    def _told(self, node: Server, shares: Reply, failure: RequestFailed | None) -> bool:
+        """A node was asked for the table: whether it has told."""
+        if failure is None:
+            return self._learn(node, shares)
+        if "cluster support disabled" in failure.message and node not in self._singles:
+            self._singles.append(node)
+        return False
+
+    def _read_ended(self) -> None:
+        self._reading = None
+
+    def _learn(self, node: Server, shares: Any) -> bool:
         """Take over what CLUSTER SLOTS said; whether it made sense."""
-        own_host = next((known[0] for known, other in self._known.items() if other is node), "localhost")
         try:
-            read = _shares_of(shares, own_host)
+            read = _shares_of(shares, self._host_of(node))
         except (TypeError, ValueError, AttributeError, IndexError):
             return False
-        owners: list[N | None] = [None] * SLOTS
+        owners: list[Server | None] = [None] * SLOTS
         for first, last, (address, *replicas) in read:
             owner = self._node_at(*address)
             for replica in replicas:
@@ -220,18 +248,87 @@ class ClusterTopology(Generic[N]):
             if now - since >= FORGET_AFTER_S or len(self._known) > KNOWN_MAX:
                 del unnamed[address]
                 node = self._known.pop(address)
-                self._leave(node)
+                node.reconnect()
                 self._leaving.append(node)
         self._unnamed = unnamed
-        self._leaving = [node for node in self._leaving if not self._has_left(node)]
+        self._leaving = [node for node in self._leaving if node.is_used]
 
-    def _leave(self, node: N) -> None:
-        """Close its connections, once they owe nothing."""
-        raise NotImplementedError
+    def forget(self, engine: Engine) -> None:
+        """After fork, in the child, which has an engine of its own."""
+        for node in self.nodes():
+            node.forget(engine)
+        self._engine = engine
+        self._reading = None
 
-    def _has_left(self, node: N) -> bool:
-        """True if none of its connections is left."""
-        raise NotImplementedError
+
+class _Course:
+    """One request, which goes where its key is, in the time for it."""
+
+    __slots__ = ("_answer", "_cluster", "_left", "_send", "_until")
+
+    def __init__(self, cluster: Cluster, until: float, send: Send, answer: AnswerOf, left: int) -> None:
+        self._cluster = cluster
+        self._until = until
+        self._send = send
+        self._answer = answer
+        self._left = left
+
+    def go(self, node: Server, asking: bool) -> None:
+        self._send(node, redirect_timeout_s(self._until), asking, partial(self._answered, node))
+
+    def _answered(self, node: Server, reply: Reply, failure: RequestFailed | None) -> None:
+        elsewhere = None if failure is None else self._cluster.redirect(node, failure)
+        if elsewhere is None or not self._left:  # a slot can move while we follow it, but not forever
+            self._answer(node, reply, failure)
+        else:
+            self._left -= 1
+            self.go(*elsewhere)
+
+
+class _Reading:
+    """Asks one node after the other for the table, without waiting long for those before, until one has told."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        nodes: list[Server],
+        told: Callable[[Server, Reply, RequestFailed | None], bool],
+        ended: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._nodes = nodes
+        self._told = told
+        self._ended = ended
+        self._asked = 0
+        self._open = len(nodes)
+        #: Requests that wait for it.
+        self.waiting: list[Callable[[], None]] = []
+        engine.later(REFRESH_WAIT_S, self._go_on)
+        self._ask_next(0)
+
+    def _ask_next(self, asked: int) -> None:
+        """Ask another one, unless one was asked since `asked` were."""
+        if self._open and self._asked == asked < len(self._nodes):
+            node = self._nodes[asked]
+            self._asked += 1
+            node.send(_SLOTS_COMMAND, REFRESH_TIMEOUT_S, None, None, partial(self._answered, node))
+            self._engine.later(REFRESH_STAGGER_S, self._ask_next, asked + 1)
+
+    def _answered(self, node: Server, reply: Reply, failure: RequestFailed | None) -> None:
+        told = self._told(node, reply, failure)
+        if not self._open:
+            return
+        self._open = 0 if told else self._open - 1
+        if self._open:
+            self._ask_next(self._asked)
+        else:
+            self._ended()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for act in waiting:
+            act()
 
 
 def _shares_of(shares: Any, own_host: str) -> list[tuple[int, int, list[tuple[str, int]]]]:

@@ -1,35 +1,34 @@
-"""The members of a quorum as a topology, for both APIs."""
+"""The members of a quorum as a topology."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar
 
 from holdfast._core.failure import RequestFailed
+from holdfast._engine.loop import Engine
+from holdfast._engine.server import Server
 
 __all__ = ["QuorumTopology"]
 
-N = TypeVar("N")
 
+class QuorumTopology:
+    """Each member has its index. What any server may do (a description for people) goes to the first."""
 
-class QuorumTopology(Generic[N]):
-    """Each member has its index. What any node may do (a description for people) goes to the first."""
-
-    #: Whether MOVED and ASK can come, and whether another node can take over.
+    #: Whether keys of one script have to share a slot.
     moves = False
-    fails_over = False
 
-    def __init__(self, members: Sequence[N]) -> None:
+    def __init__(self, members: Sequence[Server]) -> None:
         self._members = tuple(members)
 
-    def node_for(self, key: str | None, index: int | None) -> N:
+    def node_for(self, key: str | None, index: int | None) -> Server:
         return self._members[index or 0]
 
-    def nodes(self) -> Sequence[N]:
+    def nodes(self) -> Sequence[Server]:
         return self._members
 
-    def redirect(self, node: N, failure: RequestFailed) -> tuple[N, bool] | None:
-        return None
-
-    def troubled(self, node: N, failure: RequestFailed) -> None:
+    def troubled(self, node: Server, failure: RequestFailed) -> None:
         pass
+
+    def forget(self, engine: Engine) -> None:
+        for member in self._members:
+            member.forget(engine)

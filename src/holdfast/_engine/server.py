@@ -183,6 +183,11 @@ class Server(Place):
         if self._link is not None:
             self._link.retire()
 
+    @property
+    def is_used(self) -> bool:
+        """Whether it has connections."""
+        return bool(self._all)
+
     def close(self) -> None:
         """End all its connections."""
         self.closed = True

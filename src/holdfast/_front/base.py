@@ -55,7 +55,7 @@ class Front:
 
     def __init__(
         self,
-        topology: Topology[Server],
+        topology: Topology,
         client_id: str,
         inboxes: str,
         settings: Settings = DEFAULT,
@@ -247,8 +247,7 @@ class Front:
         """In the child: nothing is held, nothing runs."""
         for record in self.schedule:
             record.lose("forked")
-        for server in self.topology.nodes():
-            server.forget(engine())
+        self.topology.forget(engine())
 
 
 _fronts: weakref.WeakSet[Front] = weakref.WeakSet()
