@@ -180,7 +180,13 @@ class Client(Agent):
     def subscribe(self, place: Any, patience_s: float, answer: Callable[[RequestFailed | None], None]) -> None:
         server: Server = place
         server.on_message = self.heard
-        server.subscribe(self.channel, patience_s, lambda _, failure: answer(failure), lambda: self.inbox_broke(server))
+
+        def answered(_reply: Any, failure: RequestFailed | None) -> None:
+            if failure is not None:
+                self.topology.troubled(server, failure)
+            answer(failure)
+
+        server.subscribe(self.channel, patience_s, answered, lambda: self.inbox_broke(server))
 
     def has_told(self, hold: LeaseRecord) -> bool:
         return self._told(hold)

@@ -5,8 +5,8 @@ reason to, from nodes that answer, and not more often than it helps; a request h
 it is sent.
 
 Theory: nothing is known at first, and any node answers with MOVED, which is followed; that, and any trouble at a node,
-marks the table as stale. The next request has it read: it waits for that a moment, as all do while nothing is known,
-and the others go on with the old one. Everything happens in the engine's thread, except for looking up who owns a key.
+marks the table as stale, and has it read. Requests wait for that a moment where nothing is known, or a node in trouble
+would be asked; the others go on with the old one. All of it happens in the engine, but for looking up who owns a key.
 """
 
 from __future__ import annotations
@@ -173,6 +173,7 @@ class Cluster:
             self._owners[slot] = target
             self._engine.soon(self.on_moved)
         self._stale = True
+        self._read()
         return target, False
 
     def troubled(self, node: Server, failure: RequestFailed) -> None:
@@ -184,6 +185,7 @@ class Cluster:
                 self._suspects.append(node)
             self._any += 1
         self._stale = True
+        self._read()
 
     # -- requests ---------------------------------------------------------------------------------
 
@@ -192,19 +194,22 @@ class Cluster:
     ) -> None:
         """Send it to the owner of the key. `follow`: also elsewhere, where MOVED and ASK lead."""
         course = _Course(self, clock() + patience_s, send, answer, REDIRECTS_MAX if follow else 0)
-        self._when_known(lambda: course.go(self.node_for(key, index), False))
+        self._read()
+        owner = None if key is None else self._owners[slot_of(key)]
+        is_doubtful = not self._learned if owner is None else owner in self._suspects
+        if is_doubtful and self._reading is not None and clock() - self._read_at < REFRESH_WAIT_S:
+            self._reading.waiting.append(lambda: course.go(self.node_for(key, index), False))
+        else:
+            course.go(self.node_for(key, index), False)
 
-    def _when_known(self, act: Callable[[], None]) -> None:
-        """Do it now, or when the table has been read, where that is worth a moment."""
+    # -- reading the table ------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """Have the table read, if there is reason to, and it is time for that."""
         now = clock()
         if self._stale and self._reading is None and now - self._read_at >= REFRESH_EVERY_S:
             self._read_at = now
             self._reading = _Reading(self._engine, self._candidates()[:REFRESH_TRIES], self._told, self._read_ended)
-            self._reading.waiting.append(act)
-        elif self._reading is not None and not self._learned and now - self._read_at < REFRESH_WAIT_S:
-            self._reading.waiting.append(act)
-        else:
-            act()
 
     def _told(self, node: Server, shares: Reply, failure: RequestFailed | None) -> bool:
         """A node was asked for the table: whether it has told."""
