@@ -240,6 +240,9 @@ class Link:
             self.write()
         if asks[0].deadline < self._alarm_at:
             self._engine.call(self.alarm, asks[0].deadline)
+        if asks[-1].may_lie and not self._ticks:
+            self._ticks = True
+            self._engine.call(self._begin_ticks)
         if self.ended or self._seat.locked():
             self._engine.call(self.rescue)
 
