@@ -5,8 +5,7 @@
         liar.lie(b"$-1\r\n")
         with pytest.raises(holdfast.ServerError): ...
 
-Handshakes, and what a client says of itself, are answered truthfully; but it refuses to change the protocol after
-the handshake, so that messages and replies come through connections of their own.
+Handshakes, and what a client says of itself, are answered truthfully. Messages pass as they are.
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ import contextlib
 import socket
 import threading
 import time
+from collections import deque
 
 import hiredis
 
 from holdfast._engine.pack import pack_command
-from tests.support.standin import StandIn, pump, read_one
+from tests.support.standin import StandIn, each_of
 
 __all__ = ["CUT", "HANG", "KINDS", "Liar"]
 
@@ -66,7 +66,7 @@ class Liar(StandIn):
         #: How many requests have come since the last `lie`, and how many of them were lied to.
         self.asked = 0
         self.told = 0
-        self._unsubscribed: list[socket.socket] = []
+        self._clients: list[socket.socket] = []
         self._closing = threading.Event()
         super().__init__()
 
@@ -83,9 +83,9 @@ class Liar(StandIn):
             self._always = reply
 
     def later(self, surplus: bytes) -> None:
-        """Send this on every connection that is not subscribed, now, though no one has asked for it."""
+        """Send this on every connection, now, though no one has asked for it."""
         with self._lock:
-            for sock in self._unsubscribed:
+            for sock in self._clients:
                 with contextlib.suppress(OSError):
                     sock.sendall(surplus)
         time.sleep(0.02)  # it is on loopback, and arrives
@@ -98,31 +98,31 @@ class Liar(StandIn):
     def serve(self, client: socket.socket) -> None:
         server = self.keep(socket.create_connection(self._target))
         reader = hiredis.Reader()
-        subscribed = introduced = False
-        self._unsubscribed.append(client)
+        asked: deque[bytes | None] = deque()
+        self._clients.append(client)
+        threading.Thread(target=self._answer, args=(server, client, asked), name="liar", daemon=True).start()
         with server:
             while data := client.recv(65536):
                 reader.feed(data)
                 while (request := reader.gets()) is not False:
-                    if request[0] == b"HELLO" and introduced:
-                        client.sendall(b"-NOPROTO unsupported protocol version\r\n")
-                        continue
-                    introduced = introduced or request[0] == b"HELLO"
                     reply = self._reply_to(request)
                     if reply is CUT:
+                        client.shutdown(socket.SHUT_RDWR)
                         return
                     if reply is HANG:
                         self._closing.wait(60)
                         return
+                    asked.append(reply)
                     server.sendall(pack_command(request))
-                    if subscribed:
-                        continue
-                    true = read_one(server)
-                    client.sendall(true if reply is None else reply.replace(b"{}", true))
-                    if request[0].upper() == b"SUBSCRIBE":
-                        subscribed = True
-                        self._unsubscribed.remove(client)
-                        threading.Thread(target=pump, args=(server, client), name="liar", daemon=True).start()
+
+    def _answer(self, server: socket.socket, client: socket.socket, asked: deque[bytes | None]) -> None:
+        """Pass on what the server says: the replies, or the lies instead, and messages."""
+        with contextlib.suppress(OSError):
+            for said in each_of(server):
+                is_message = said.startswith(b">") and b"subscribe" not in said[:20]
+                reply = None if is_message else asked.popleft()
+                client.sendall(said if reply is None else reply.replace(b"{}", said))
+            client.shutdown(socket.SHUT_RDWR)
 
     def _reply_to(self, request: list[bytes]) -> bytes | None:
         word = request[0].upper()

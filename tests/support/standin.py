@@ -11,14 +11,14 @@ import contextlib
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Self
 
 import hiredis
 
 from holdfast._engine.pack import pack_command
 
-__all__ = ["LikeRedis84", "Scripted", "StandIn", "pump", "read_one"]
+__all__ = ["LikeRedis84", "Scripted", "StandIn", "each_of", "pump", "read_one"]
 
 
 class StandIn:
@@ -135,3 +135,21 @@ def read_one(server: socket.socket) -> bytes:
         reader.feed(data)
         if reader.gets() is not False:
             return got
+
+
+def each_of(server: socket.socket) -> Iterator[bytes]:
+    """Each reply and each message, as bytes, as long as some come."""
+    with server.makefile("rb") as stream:
+        while said := _read(stream):
+            yield said
+
+
+def _read(stream: BinaryIO) -> bytes:
+    head = stream.readline()
+    kind, rest = head[:1], head[1:].strip()
+    if kind in (b"$", b"=", b"!") and rest != b"-1":
+        return head + stream.read(int(rest) + 2)
+    if kind in (b"*", b"~", b">", b"%", b"|") and rest != b"-1":
+        parts = int(rest) * (2 if kind in (b"%", b"|") else 1)
+        return head + b"".join([_read(stream) for _ in range(parts)])
+    return head
