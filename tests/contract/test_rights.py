@@ -26,6 +26,7 @@ from holdfast._core.rights import NEEDS, PRIMITIVES, missing, rights, rule, tabl
 from holdfast._lua import SCRIPTS
 from testbed.servers import unique
 from testbed.waiting import eventually
+from tests.support.engines import settle
 
 #: Rights that a short life does not use, and what does.
 RARE = {
@@ -184,7 +185,7 @@ def _hand_over(one: Any, two: Any) -> None:
     waiter = threading.Thread(target=wait)
     # Who gave up leaves by a request of its own, which may be repeated: later it would find the lock free, where what
     # it may not do is said to no one.
-    two._session.driver.settle(patience_s)
+    settle(two)
     _until(lambda: _queued() == 0)
     waiter.start()
     _until(lambda: _queued() > 0)

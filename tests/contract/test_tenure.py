@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast._core.schedule import Schedule
 from holdfast._core.settings import DEFAULT
 from testbed.waiting import eventually
 from tests.support.apis import Api, close_brought
@@ -202,14 +203,14 @@ def test_a_lease_that_is_released_meanwhile_is_not_extended(
     lease = locks.lock(unique_name, ttl=30).acquire()
     bare = getattr(lease, "_target", lease)
     driver, hold = bare._driver, bare._record
-    extending = driver.extending
+    extending = Schedule.extending
 
     def late(*args: Any) -> Any:
         order = extending(*args)
         assert driver.finish(hold)  # another thread releases it here
         return order
 
-    monkeypatch.setattr(driver, "extending", late)
+    monkeypatch.setattr(Schedule, "extending", late)
     with pytest.raises(holdfast.LeaseReleased):
         lease.extend(1)
     assert raw.pttl(f"holdfast:{{{unique_name}}}") > 20_000
