@@ -19,6 +19,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import COUNT, FITS, MAYBE
 from holdfast._core.settings import Settings
+from holdfast._core.snapshot import snapshot
 from holdfast._engine.loop import Engine, Timer
 from holdfast._engine.operation import Operation
 from holdfast._engine.pack import PreparedRequest, pack_command, pack_script, pack_sync, spelled_out
@@ -187,6 +188,9 @@ class Client(Agent):
             answer(failure)
 
         server.subscribe(self.channel, patience_s, answered, lambda: self.inbox_broke(server))
+
+    def is_asked(self) -> bool:
+        return any(token.startswith(self.client_id) for token in snapshot(self.front.asking))
 
     def has_told(self, hold: LeaseRecord) -> bool:
         return self._told(hold)

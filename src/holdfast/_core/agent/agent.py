@@ -127,6 +127,10 @@ class Agent(Runner):
     def subscribe(self, place: Hashable, patience_s: float, answer: Callable[[RequestFailed | None], None]) -> None:
         """Open the inbox at that server; `answer` is called once, as that of `request`."""
 
+    def is_asked(self) -> bool:
+        """True if callers send requests for leases by themselves, and have not returned yet."""
+        return False
+
     @abstractmethod
     def has_told(self, record: LeaseRecord) -> bool:
         """True if what its user does when it is lost (callbacks, the end of a block) is done."""

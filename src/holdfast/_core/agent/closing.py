@@ -45,6 +45,7 @@ class Client(typing.Protocol):
     def interrupt(self, task: Task, error: BaseException) -> None: ...
     def is_for_caller(self, task: Task) -> bool: ...
     def has_told(self, record: LeaseRecord) -> bool: ...
+    def is_asked(self) -> bool: ...
 
 
 class Closing:
@@ -73,9 +74,10 @@ class Closing:
         try:
             self._stop(lambda task: isinstance(task.effect, _WAITS))
             client.lines.wake_all()
-            if not await self._until(lambda: not self._callers(), LEAVE_S):
+            if not await self._until(self._have_left, LEAVE_S):
                 self._stop(lambda task: True)
-                await self._until(lambda: not self._callers(), LEAVE_S)
+                await self._until(self._have_left, LEAVE_S)
+            await Sleep(_LOOK_S)  # what the last of them gives back has been submitted
             now = await Now()
             records = [record for record in client.schedule if not record.check_expired(now)]
             for record in records:
@@ -92,6 +94,9 @@ class Closing:
 
     def _callers(self) -> list[Task]:
         return [task for task in self._client.tasks if self._client.is_for_caller(task)]
+
+    def _have_left(self) -> bool:
+        return not self._callers() and not self._client.is_asked()
 
     def _stop(self, which: Callable[[Task], bool]) -> None:
         """End the acquires of callers; each gives back what it may have been granted."""
