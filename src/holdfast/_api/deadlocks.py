@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass
-from types import FrameType
 
 from holdfast._api.client_info import client_id_of
 from holdfast._api.holder import holder_of
@@ -14,9 +11,7 @@ from holdfast._core.detecting import Found
 from holdfast._core.noting import note_parts
 from holdfast.errors import DeadlockDetected, quoted, shown
 
-__all__ = ["Deadlock", "DeadlockParty", "deadlock_of", "detected", "line_of", "where_it_waits"]
-
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+__all__ = ["Deadlock", "DeadlockParty", "deadlock_of", "detected"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +83,3 @@ def _party(step: Step, found: Found) -> DeadlockParty:
     left_s = None if timeout_s is None else max(0.0, timeout_s - step.waited_s)
     owner = party[1] if party else ""
     return DeadlockParty(*step, owner, who.host, who.pid, who.program, where or None, left_s)
-
-
-def where_it_waits() -> str:
-    """The line of code outside of this library that has called it."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    return line_of(frame)
-
-
-def line_of(frame: FrameType) -> str:
-    """Describe where that frame is."""
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"[:400]

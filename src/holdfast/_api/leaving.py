@@ -23,7 +23,7 @@ from threading import get_ident
 from types import CodeType
 from typing import Any
 
-__all__ = ["AsyncLeaving", "Block", "Leaving", "instruction_of", "opening", "opens_block"]
+__all__ = ["AsyncLeaving", "Block", "Leaving", "instruction_of", "line_of", "opening", "opens_block"]
 
 #: What a block has entered: nothing yet, its lease, or None when it was left; and the coroutine that leaves it.
 Block = list[Any]
@@ -55,6 +55,12 @@ def instruction_of(code: CodeType, at: int) -> int:
     while at > 0 and not raw[at]:  # what an instruction remembers for itself
         at -= 2
     return at
+
+
+def line_of(code: CodeType, at: int) -> str:
+    """Name the file and the line."""
+    line = next((line for start, end, line in code.co_lines() if start <= at < end), None)
+    return f"{code.co_filename}:{line or code.co_firstlineno}"
 
 
 def opens_block(code: CodeType, at: int) -> bool:

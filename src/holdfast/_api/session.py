@@ -10,10 +10,12 @@ import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import CodeType
 from typing import Any, Literal, NoReturn
 
 from holdfast._api.client_info import client_key
 from holdfast._api.endpoints import quorum_of
+from holdfast._api.leaving import line_of
 from holdfast._api.options import Options
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.keys import LockKeys
@@ -25,7 +27,7 @@ from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import MARK, Note
 from holdfast._core.tokens import owner_of
 from holdfast._engine.pack import PreparedRequest
-from holdfast._runtime.lazily import importing, lazily
+from holdfast._runtime.lazily import importing
 from holdfast.errors import ConfigurationError
 
 __all__ = ["SessionBase", "Shared"]
@@ -79,6 +81,8 @@ class SessionBase:
         self.sequence = itertools.count(1)
         #: Leases by what is held and who holds it.
         self.owners: dict[tuple[str, int], weakref.ref[Any]] = {}
+        #: By their tokens, what asks for a lease: the code that called, and how far that was.
+        self.asking: dict[str, tuple[CodeType, int]] = {}
         self._shared: dict[tuple[str, Options], Shared] = {}
         self.scripts = Scripts()
         self._replicas: dict[int | None, Replicas] = {}
@@ -87,7 +91,7 @@ class SessionBase:
         #: The `check` of acquires that do not look for deadlocks.
         self.witness: Witness | None = None
         if self.quorum is None and namespace is not None:
-            self.witness = Witness(namespace, settings, partial(_held_by, self.owners), _where_it_waits)
+            self.witness = Witness(namespace, settings, partial(_held_by, self.owners), partial(_where, self.asking))
         #: What other clients say of themselves, by their ids, as far as it was asked for.
         self.told_by: dict[str, bytes] = {}
         #: By (kind, name): the fencing token of the last look, and for how many more looks grants are counted.
@@ -128,10 +132,11 @@ class SessionBase:
 
         def check() -> Any:
             with importing:
-                from holdfast._api.deadlocks import detected, where_it_waits
+                from holdfast._api.deadlocks import detected
                 from holdfast._core.detecting import Check
             claim, error = partial(self.new_token, "deadlock"), partial(detected, name, label)
-            return Check(self.detector(), every_s, claim, partial(_held_by, self.owners), where_it_waits, error)
+            held, where = partial(_held_by, self.owners), partial(_where, self.asking)
+            return Check(self.detector(), every_s, claim, held, where, error)
 
         return check
 
@@ -180,6 +185,7 @@ def _held_by(owners: dict[tuple[str, int], weakref.ref[Any]], token: str) -> lis
     return [lease.token for lease in held if lease is not None and lease.token[-1] == MARK]
 
 
-def _where_it_waits() -> str:
-    where: str = lazily("holdfast._api.deadlocks").where_it_waits()
-    return where
+def _where(asking: dict[str, tuple[CodeType, int]], token: str) -> str:
+    """The line of code that has called the acquire of that token."""
+    code, offset = asking.get(token, (None, 0))
+    return "" if code is None else f"{line_of(code, offset)} in {code.co_name}"[:400]

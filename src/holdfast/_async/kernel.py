@@ -90,14 +90,14 @@ class Acquirable(AcquirableBase, Generic[L]):
             token += KEPT
         turn: LocalWaiter | None = None
         first, release_ask = asks or (None, None)
-        asking = driver.asking
+        asking = session.asking
         note = self._line_key
         try:
             if note is not None and not is_alone(note, driver.lines) and timeout_s != 0:
                 turn = LocalWaiter(token, clock())
                 turn.join(driver.lines, note)
                 token = turn.token
-            asking[token] = self
+            asking[token] = code, offset
             if report.detailed:
                 driver.queueing[token] = report
             if turn is None or turn.first:
@@ -257,9 +257,6 @@ async def wait_turn(session: Session, name: str, kind: str, acquisition: Acquisi
         protocol.close()
         raise
     try:
-        driver.asking[acquisition.token] = acquisition
         return await driver.run(protocol)
     except RequestFailed as failure:
         raise session.public(failure) from None
-    finally:
-        driver.asking.pop(acquisition.token, None)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 # sync-add: from holdfast._api.decorated import refuse_coroutine_function
 from holdfast._api.handles import handle_of
-from holdfast._api.leaving import AsyncLeaving, Block, instruction_of, opening, opens_block
+from holdfast._api.leaving import AsyncLeaving, Block, instruction_of, line_of, opening, opens_block
 from holdfast._api.options import Duration, check_bool, ttl_ms_of
 from holdfast._async.kernel import release, release_later
 from holdfast._async.lifecycle import Session
@@ -329,8 +329,7 @@ class Lease:
         # sync-drop
         if code.co_filename == asyncio.events.__file__:
             return "the start of a task"  # acquire() is itself what the task runs
-        line = next((line for start, end, line in code.co_lines() if start <= offset < end), None)
-        return f"{code.co_filename}:{line or code.co_firstlineno}"
+        return line_of(code, offset)
 
     # sync: def _ended(self, operation: str) -> BaseException:
     def _ended(self, operation: str) -> LeaseLost | LeaseReleased:

@@ -107,6 +107,7 @@ class Session(SessionBase):
         else:
             inboxes = inbox_prefix(self.namespace)
             driver = AioFront(self._make_topology(), os.urandom(12).hex(), inboxes, self.settings, self.reports)
+            driver.asking = self.asking
             self.drivers.append(driver)
         self.here = driver
         return driver

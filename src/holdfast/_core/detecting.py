@@ -223,8 +223,8 @@ class Detector:
 class Check:
     """What one waiter does about deadlocks: it looks every `every_s` while it waits.
 
-    `claim`: makes the token of a claim. `held`: the tokens of what its party holds that do not say so. `where`: it
-    waits in the code. `error`: what is raised.
+    `claim`: makes the token of a claim. `held`: the tokens of what its party holds that do not say so. `where` in
+    the code it waits. `error`: what is raised.
     """
 
     __slots__ = ("_claim", "_detector", "_error", "_held", "_where", "every_s")
@@ -235,7 +235,7 @@ class Check:
         every_s: float,
         claim: Callable[[], str],
         held: Callable[[str], Iterable[str]],
-        where: Callable[[], str],
+        where: Callable[[str], str],
         error: Callable[[Found], Exception],
     ) -> None:
         self._detector = detector
@@ -265,7 +265,7 @@ class Check:
     async def _look(self, acquisition: Acquisition, timeout_s: float | None, waiter: _Waiter) -> bool:
         """Look for a deadlock, and raise if there is one; False if that could not be decided."""
         detector, token = self._detector, acquisition.token
-        held, where = tuple(self._held(token)), self._where()
+        held, where = tuple(self._held(token)), self._where(token)
         await leave_note(acquisition, detector.namespace, timeout_s, held, where, self.every_s)
         first = await detector.seen(waiter)
         if not await detector.suspected(token, first):

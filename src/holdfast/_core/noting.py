@@ -55,7 +55,7 @@ class Witness:
     __slots__ = ("_held", "_namespace", "_where", "every_s")
 
     def __init__(
-        self, namespace: str, settings: Settings, held: Callable[[str], Sequence[str]], where: Callable[[], str]
+        self, namespace: str, settings: Settings, held: Callable[[str], Sequence[str]], where: Callable[[str], str]
     ) -> None:
         self._namespace = namespace
         #: How long one waits before it looks.
@@ -71,7 +71,7 @@ class Witness:
         held = self._held(acquisition.token)
         if held:
             try:
-                await leave_note(acquisition, self._namespace, timeout_s, held, self._where(), again_s)
+                await leave_note(acquisition, self._namespace, timeout_s, held, self._where(acquisition.token), again_s)
             except RequestFailed:
                 pass  # it is only to be looked at
         return None, again_s

@@ -65,6 +65,8 @@ class Front:
         self.settings = settings
         self._inboxes = inboxes
         self._reports = reports or Reports()
+        #: By their tokens, what asks for a lease.
+        self.asking: dict[str, Any] = {}
         self._begin(client_id)
         _fronts.add(self)
 
@@ -86,8 +88,6 @@ class Front:
         self.introduce_at = float("-inf")
         #: It takes no more calls; it has ended; the process ends.
         self.closed = self.ended = self.exiting = False
-        #: By their tokens, what asks for a lease.
-        self.asking: dict[str, Any] = {}
 
     def has_told(self, record: LeaseRecord) -> bool:
         """True if what its user does when it is lost is done."""

@@ -101,7 +101,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         record: LeaseRecord | None = None
         report = session.reports.begin(self._label, self._name, self._report_level)
         first, release_ask = asks or (None, None)
-        asking = driver.asking
+        asking = session.asking
         note = self._line_key
         try:
             # Not in a signal handler of a thread that has a turn: it would wait for what it has interrupted.
@@ -111,7 +111,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                 driver.turning.add(thread)
                 turn.join(driver.lines, note)
                 token = turn.token
-            asking[token] = self
+            asking[token] = code, offset
             if driver.closed:  # it looks who asks once it is, and waits for those
                 raise driver.closed_error()
             if report.detailed:
@@ -266,7 +266,6 @@ def wait_turn(
     try:
         if cancel is not None:
             _check_cancel(cancel)
-        driver.asking[acquisition.token] = acquisition
         if driver.closed:
             raise driver.closed_error()
         return driver.run(protocol, cancel)
@@ -280,8 +279,6 @@ def wait_turn(
     except BaseException:
         driver.spawn(acquisition.give_back())
         raise
-    finally:
-        driver.asking.pop(acquisition.token, None)
 
 
 def _check_cancel(cancel: object) -> None:

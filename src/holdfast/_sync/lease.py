@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from holdfast._api.decorated import refuse_coroutine_function
 from holdfast._api.handles import handle_of
-from holdfast._api.leaving import Block, Leaving, instruction_of, opening, opens_block
+from holdfast._api.leaving import Block, Leaving, instruction_of, line_of, opening, opens_block
 from holdfast._api.options import Duration, check_bool, ttl_ms_of
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, LeaseState
@@ -309,8 +309,7 @@ class Lease:
 
     def _acquired_at(self) -> str:
         code, offset = self._where, self._offset
-        line = next((line for start, end, line in code.co_lines() if start <= offset < end), None)
-        return f"{code.co_filename}:{line or code.co_firstlineno}"
+        return line_of(code, offset)
 
     def _ended(self, operation: str) -> BaseException:
         record = self._record

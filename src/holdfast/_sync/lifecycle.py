@@ -47,6 +47,7 @@ class Session(SessionBase):
         self.moves: bool = getattr(topology, "moves", True)
         super().__init__(redis_client, topology.nodes(), namespace, settings, Reports(observer))
         self.driver = ThreadsFront(topology, os.urandom(12).hex(), inbox_prefix(namespace), settings, self.reports)
+        self.driver.asking = self.asking
         self.finalizer = weakref.finalize(self, close_later, self.driver)
         self.finalizer.atexit = False  # fronts are closed at exit anyway
 
