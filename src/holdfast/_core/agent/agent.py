@@ -307,6 +307,8 @@ class Agent(Runner):
         if record.check_expired(asked_at):
             return False
         order, at = self.schedule.extending(record, ttl_ms, asked_at)
+        if not record.alive:
+            return False  # released meanwhile, and perhaps handed on under its token
         self._arm(at)
         try:
             held = await record.or_why(order.asks_ms, order)
