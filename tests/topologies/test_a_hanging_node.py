@@ -16,6 +16,7 @@ from testbed.servers import unique
 from testbed.topologies import Cluster
 from testbed.waiting import eventually
 from tests.support.apis import Api
+from tests.support.engines import settle
 
 #: Far less than what a dozen requests to a server that hangs take one after the other, s.
 SOON_S = 8.0
@@ -111,6 +112,6 @@ def test_the_number_of_threads_is_bounded(cluster: Cluster, hang: Callable[[], N
             locks._session.driver.spawn_release(lease._record)
         assert threading.active_count() - before < 16
         cluster.servers[0].resume()
-        assert locks._session.driver.settle(30)
+        settle(locks)
         for lease in leases:
             assert lease._record.mark_released()
