@@ -148,6 +148,15 @@ class Link:
         self.is_open = not self._retired
         self.flush()
 
+    def watched(self) -> socket.socket | None:
+        """Make a socket by which an event loop can watch for what comes; None with TLS, which the engine does alone."""
+        sock = self._sock
+        if sock is None or self._is_tls or not self.is_open:
+            return None
+        twin = sock.dup()
+        ours(twin)
+        return twin
+
     # -- requests of the engine -------------------------------------------------------------------
 
     def send(self, request: Any) -> None:
@@ -195,16 +204,9 @@ class Link:
                     continue
                 ends: list[End] = []
                 trouble = self._receive(ends)
-                for request, reply, failure in ends:
-                    if request.ends_anywhere:
-                        request.end(reply, failure)
-                    else:
-                        self._engine.call(request.end, reply, failure)
+                self._end_for_callers(ends, trouble)
                 if trouble is not None:
-                    self._engine.call(self._end, trouble)
                     break
-                if self._queue:
-                    self.write()
         except BaseException:
             self._engine.call(self._lost, None)  # a signal handler: what was read may not be known
             raise
@@ -245,6 +247,29 @@ class Link:
             self._engine.call(self._begin_ticks)
         if self.ended or self._seat.locked():
             self._engine.call(self.rescue)
+
+    def read_here(self) -> None:
+        """By an event loop that watches the socket, too: read what comes for its tasks, unless the engine does."""
+        if self._armed or self._led or not self._reading.acquire(False):
+            return
+        ends: list[End] = []
+        try:
+            trouble = self._receive(ends)
+        finally:
+            self._reading.release()
+        self._end_for_callers(ends, trouble)
+
+    def _end_for_callers(self, ends: list[End], trouble: RequestFailed | None) -> None:
+        """By who has read that, and is not the engine."""
+        for request, reply, failure in ends:
+            if request.ends_anywhere:
+                request.end(reply, failure)
+            else:
+                self._engine.call(request.end, reply, failure)
+        if trouble is not None:
+            self._engine.call(self._end, trouble)
+        elif self._queue:
+            self.write()
 
     def _put(self, ask: Ask) -> None:
         self._queue.append(ask)

@@ -43,6 +43,11 @@ class Server(Place):
         link.send(request)
 
     @property
+    def link(self) -> Link | None:
+        """The shared connection, if there is one."""
+        return self._link
+
+    @property
     def is_open(self) -> bool:
         """Whether callers may send by themselves."""
         return self._link is not None and self._link.is_open
