@@ -57,8 +57,8 @@ LINGER_S = 10.0
 RESCUE_S = 0.02
 #: No thread has the seat, or leads without a step, for longer than this, but below a signal handler, s.
 STUCK_S = 0.05
-#: Who leads looks whether the connection has ended at least this often, s.
-SLICE_S = 0.05
+#: Who leads looks whether the connection has ended, and all is sent, at least this often, s.
+SLICE_S = 0.02
 #: Replies that are not waited for are read after this, s, or twice this.
 LIE_S = 0.01
 #: Fewer than this go one by one.
@@ -94,7 +94,7 @@ class Link:
         self._reading = threading.Lock()
         self._led = False
         self._poll: Any = None
-        self._steps = 0
+        self._writes = self._reads = 0
         self._is_flushed_later = False
         self._connection: Any = None
         self._sock: socket.socket | None = None
@@ -201,6 +201,9 @@ class Link:
             self._put(ask)
             while ask.outcome is None and not self.ended and (left_s := ask.deadline - clock()) > 0:
                 if not self._poll.poll(1000 * (left_s if left_s < SLICE_S else SLICE_S)):
+                    self._reads += 1
+                    if self._queue:
+                        self._engine.call(self.rescue)  # who has the seat is held up
                     continue
                 ends: list[End] = []
                 trouble = self._receive(ends)
@@ -312,7 +315,7 @@ class Link:
                 self._engine.call(self._lost, None)  # a signal handler, perhaps between a request and its note
                 raise
             finally:
-                self._steps += 1
+                self._writes += 1
                 seat.release()
             if lost is not None:
                 self._engine.call(self._lost, lost)
@@ -388,20 +391,19 @@ class Link:
         if self.ended:
             self._end_queue()
         elif self._sock is not None:
-            if self._seat.locked() or self._led:
-                self._engine.later(STUCK_S, self._look_for_stuck, self._steps)
-                return
             self.write()
-            if self._pending:
+            if self._seat.locked() or self._led:
+                self._engine.later(STUCK_S, self._look_for_stuck, self._writes, self._reads)
+            elif self._pending:
                 self._watch(True)
             elif self._retired:
                 self._engine.soon(self.close)
 
-    def _look_for_stuck(self, steps: int) -> None:
+    def _look_for_stuck(self, writes: int, reads: int) -> None:
         """A signal handler goes on and on, above a thread that was writing or reading: others go by another way."""
         if self.ended or not (self._seat.locked() or self._led):
             self.rescue()
-        elif self._steps == steps:
+        elif (self._seat.locked() and self._writes == writes) or (self._led and self._reads == reads):
             self.retire()
             waiting: list[Any] = []
             while self._queue:
@@ -463,7 +465,7 @@ class Link:
             if not data:
                 return self._broken(None)
             self._heard_at = clock()
-            self._steps += 1
+            self._reads += 1
             if (trouble := self._parse(data, ends)) is not None:
                 return trouble
             if not (self._is_tls and sock.pending()):  # type: ignore[attr-defined]

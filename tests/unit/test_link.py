@@ -1,0 +1,489 @@
+"""A connection of the engine, against a server that says exactly what a test has it say."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast._core.effects import Reply
+from holdfast._core.failure import RequestFailed
+from holdfast._core.keys import lock_keys
+from holdfast._core.mutex import LockAcquisition, acquire_each, release_each
+from holdfast._core.settings import DEFAULT
+from holdfast._engine import link as links
+from holdfast._engine.loop import Engine
+from holdfast._engine.pack import PreparedRequest, pack_script
+from holdfast._engine.requests import Ask, Bundle, Later
+from holdfast._engine.server import Server
+from holdfast._lua import SCRIPTS
+from holdfast._runtime.clock import clock
+from testbed.waiting import eventually
+from tests.support.peer import Answered, Peer, Words, command, running_engine
+
+KEYS = lock_keys("holdfast", "a")
+TURN = LockAcquisition(KEYS, "", 30_000)
+FIRST = PreparedRequest(TURN.ask(False, 0, 1.0), acquire_each(KEYS, 30_000, DEFAULT))
+RELEASE = PreparedRequest(TURN.undo(0, 1.0), release_each(KEYS))
+ALONE = PreparedRequest(TURN.ask(False, 0, 1.0))
+SHA_OF_EACH = SCRIPTS["acquire_each"].sha.encode()
+GRANTED = b"*2\r\n:1\r\n:7\r\n"
+
+
+SUBSCRIBED = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    peer = Peer()
+    yield peer
+    peer.close()
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with running_engine() as running:
+        yield running
+
+
+@pytest.fixture
+def server(engine: Engine, peer: Peer) -> Iterator[Server]:
+    server = Server(engine, "made", peer.make)
+    yield server
+    engine.call(server.close)
+    eventually(lambda: not server._all, "its connections are closed")
+
+
+def connected(server: Server) -> Any:
+    """Return its link, once that is open."""
+    assert command(server, "PING").wait() == (b"OK", None)
+    return server._link
+
+
+def asked(server: Server, first: PreparedRequest = ALONE, token: str = "t", patience_s: float = 20.0) -> Answered:
+    """Ask in a thread of its own."""
+    answered, ask = Answered(), Ask(first, token, clock() + patience_s)
+
+    def run() -> None:
+        outcome = server.ask(ask)
+        assert outcome is not None, "there is no connection"
+        answered(*outcome)
+
+    threading.Thread(target=run, name="asker", daemon=True).start()
+    return answered
+
+
+def told(server: Server, first: PreparedRequest = RELEASE, token: str = "t") -> Answered:
+    """Send it, and wait for nothing."""
+    answered = Answered()
+    assert server.tell(Later(first, token, clock() + 20.0, answered))
+    return answered
+
+
+def token_of(words: Words) -> bytes:
+    return next(word for word in words if word.startswith(b"t"))
+
+
+def echo(words: Words) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(words[-1]), words[-1])
+
+
+def on_engine(engine: Engine, act: Callable[[], Any]) -> Any:
+    """Have the engine do it; what it has returned."""
+    found: list[Any] = []
+    engine.call(lambda: found.append(act()))
+    eventually(lambda: found)
+    return found[0]
+
+
+# ---- replies ----
+
+
+def test_replies_are_matched_in_order(server: Server, peer: Peer) -> None:
+    peer.answer = echo
+    answers = [command(server, "ECHO", f"{number}") for number in range(200)]
+    assert [answered.wait() for answered in answers] == [(f"{number}".encode(), None) for number in range(200)]
+    assert len(peer.ends) == 1
+    assert max(peer.reads) > 1, "what was asked for together was not sent together"
+
+
+def test_callers_and_the_engine_share_a_connection(server: Server, peer: Peer) -> None:
+    connected(server)
+    numbers = iter(range(1, 1000))
+    peer.answer = lambda words: b"*2\r\n:1\r\n:%d\r\n" % next(numbers) if words[0] == b"EVALSHA" else echo(words)
+    mine = [asked(server, token=f"t{number}") for number in range(20)]
+    theirs = [command(server, "ECHO", f"{number}") for number in range(20)]
+    assert [answered.wait() for answered in theirs] == [(f"{number}".encode(), None) for number in range(20)]
+    fences = sorted(answered.wait()[0][1] for answered in mine)
+    assert fences == list(range(1, 21)) and len(peer.ends) == 1
+
+
+def test_a_late_reply_is_not_given_to_the_next_request(server: Server, peer: Peer) -> None:
+    connected(server)
+    peer.answer = lambda words: None
+    late = command(server, "ECHO", "late", patience_s=0.05)
+    assert late.kind() == "silent"
+    failure = late.wait()[1]
+    assert failure is not None and failure.maybe_executed and failure.transient
+    second = command(server, "ECHO", "second")
+    peer.heard(3)
+    peer.say(b"$4\r\nlate\r\n$6\r\nsecond\r\n")
+    assert second.wait() == (b"second", None)
+    assert late.times == 1 and len(peer.ends) == 1
+
+
+def test_the_caller_of_a_request_that_is_not_answered_goes_on_in_time(server: Server, peer: Peer) -> None:
+    connected(server)
+    peer.answer = lambda words: None
+    late = asked(server, patience_s=0.05)
+    assert late.kind() == "silent"
+    following = [asked(server, token="t1", patience_s=0.1), asked(server, token="t2")]
+    assert following[0].kind() == "silent"
+    peer.heard(4)
+    peer.say(b"*2\r\n:1\r\n:1\r\n")
+    peer.say(b"".join(b"*2\r\n:1\r\n:%c\r\n" % token_of(words)[1:] for words in peer.asked[2:]))
+    assert following[1].wait() == ([1, 2], None)
+
+
+def test_a_silent_connection_gets_no_new_requests(server: Server, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "SILENCE_S", 0.05)
+    connected(server)
+    peer.answer = lambda words: None
+    waiting = command(server, "ECHO", "waiting")
+    assert command(server, "ECHO", "late", patience_s=0.1).kind() == "silent"
+    peer.answer = echo
+    assert command(server, "ECHO", "second").wait() == (b"second", None)
+    assert peer.came_on == [0, 0, 0, 1]
+    peer.say(b"$7\r\nwaiting\r\n$4\r\nlate\r\n", 0)
+    assert waiting.wait() == (b"waiting", None), "the old connection lingers for what may still come"
+    eventually(lambda: len(server._all) == 1, "and is closed when it owes nothing any more")
+
+
+@pytest.mark.parametrize("by", [command, asked])
+def test_a_connection_that_ends_answers_what_is_under_way(server: Server, peer: Peer, by: Any) -> None:
+    connected(server)
+    peer.answer = lambda words: None
+    answered = command(server, "ECHO", "x") if by is command else asked(server)
+    peer.heard(2)
+    peer.hang_up()
+    assert answered.kind() == "broken"
+    failure = answered.wait()[1]
+    assert failure is not None and failure.maybe_executed and failure.transient
+    peer.answer = lambda words: b"+OK\r\n"
+    assert command(server, "ECHO", "y").wait() == (b"OK", None) and len(peer.ends) == 2
+
+
+def test_who_cannot_connect_has_sent_nothing(engine: Engine) -> None:
+    def make() -> Any:
+        raise ConnectionRefusedError(111, "refused")
+
+    server = Server(engine, "made", make)
+    answers = [command(server, "ECHO", f"{number}") for number in range(3)]
+    for answered in answers:
+        failure = answered.wait()[1]
+        assert failure is not None and not failure.maybe_executed
+    assert server._link is None and not server._all
+
+
+def test_what_waits_for_a_connection_is_answered_in_time(engine: Engine, peer: Peer) -> None:
+    hangs = threading.Event()
+
+    def make() -> Any:
+        hangs.wait(60)
+        return peer.make()
+
+    server = Server(engine, "made", make)
+    failure = command(server, "ECHO", "x", patience_s=0.05).wait()[1]
+    assert failure is not None and not failure.maybe_executed and "no connection in time" in failure.message
+    hangs.set()
+    assert command(server, "ECHO", "y").wait() == (b"OK", None)
+    assert [words[1] for words in peer.asked] == [b"y"], "what is not waited for any more need not be sent"
+    engine.call(server.close)
+
+
+def test_a_closed_server_ends_all_requests(server: Server, peer: Peer, engine: Engine) -> None:
+    connected(server)
+    peer.answer = lambda words: None
+    waiting = [command(server, "ECHO", "x"), asked(server)]
+    peer.heard(3)
+    engine.call(server.close)
+    assert [answered.kind() for answered in waiting] == ["closed", "closed"]
+    after = command(server, "ECHO", "y")
+    failure = after.wait()[1]
+    assert after.kind() == "closed" and failure is not None and not failure.maybe_executed
+    assert len(peer.ends) == 1, "it is not connected to any more"
+
+
+def test_a_piece_that_the_socket_does_not_take_at_once_is_sent_in_the_end(server: Server, peer: Peer) -> None:
+    connected(server)
+    peer.answer = lambda words: b":%d\r\n" % len(words[-1])
+    peer.reading.clear()
+    first = command(server, "ECHO", "a" * 3_000_000)
+    more = [command(server, "ECHO", "b" * (1 + number)) for number in range(5)]
+    eventually(lambda: server._link is not None and server._link._out, "a rest is left")
+    third = asked(server)
+    peer.reading.set()
+    assert first.wait() == (3_000_000, None)
+    assert [answered.wait()[0] for answered in more] == [1, 2, 3, 4, 5]
+    assert third.kind() == "nonsense", "a number is no answer to an acquire"
+
+
+# ---- what makes no sense ----
+
+
+def test_nonsense_ends_the_connection(server: Server, peer: Peer) -> None:
+    link = connected(server)
+    peer.answer = lambda words: None
+    first = command(server, "A", fits=lambda reply: reply == 1)
+    second = command(server, "B")
+    peer.heard(3)
+    peer.say(b":2\r\n:3\r\n")
+    assert (first.kind(), second.kind()) == ("nonsense", "broken"), "no later reply can be trusted to be of its request"
+    peer.answer = echo
+    assert command(server, "ECHO", "y").wait() == (b"y", None)
+    assert link.ended and len(peer.ends) == 2
+
+
+@pytest.mark.parametrize("much", [b"+OK\r\n+OK\r\n", b"+OK\r\n+O"])
+def test_more_than_was_asked_for_makes_no_sense(server: Server, peer: Peer, much: bytes) -> None:
+    connected(server)
+    peer.answer = lambda words: much
+    assert command(server, "A").kind() == "nonsense", "the first one may be of another request as well"
+    eventually(lambda: server._link is None)
+
+
+def test_what_is_no_reply_makes_no_sense(server: Server, peer: Peer) -> None:
+    connected(server)
+    peer.answer = lambda words: b"HTTP/1.1 400 Bad Request\r\n\r\n"
+    assert command(server, "A").kind() == "nonsense"
+
+
+def test_an_error_is_of_its_own_request(server: Server, peer: Peer) -> None:
+    connected(server)
+    peer.answer = lambda words: b"-WRONGTYPE no\r\n" if words[1] == b"x" else echo(words)
+    answers = [command(server, "ECHO", word) for word in ("a", "x", "b")]
+    assert answers[0].wait() == (b"a", None) and answers[2].wait() == (b"b", None)
+    assert answers[1].kind() == "WRONGTYPE" and len(peer.ends) == 1
+
+
+def test_a_server_that_is_no_master_any_more_gets_no_more_requests(server: Server, peer: Peer) -> None:
+    connected(server)
+    peer.answer = lambda words: b"-READONLY no\r\n" if words[1] == b"x" else echo(words)
+    assert command(server, "ECHO", "x").kind() == "READONLY"
+    eventually(lambda: len(server._all) == 0, "the connection is given up")
+    assert command(server, "ECHO", "y").wait() == (b"y", None) and len(peer.ends) == 2
+
+
+# ---- scripts that the server does not know ----
+
+
+@pytest.mark.parametrize("by", ["engine", "caller"])
+def test_a_script_is_sent_with_its_text_once(server: Server, peer: Peer, engine: Engine, by: str) -> None:
+    connected(server)
+    peer.answer = lambda words: b"-NOSCRIPT no\r\n" if words[0] == b"EVALSHA" else GRANTED
+    if by == "caller":
+        answered = asked(server)
+    else:
+        answered, script = Answered(), SCRIPTS["acquire"]
+        packed = pack_script(script, KEYS.all, ("t", 1))
+        engine.call(server.send, packed, 20.0, None, script, answered)
+    assert answered.wait() == ([1, 7], None)
+    assert [words[0] for words in peer.asked[1:]] == [b"EVALSHA", b"EVAL"]
+    assert peer.asked[2][1] == SCRIPTS["acquire"].text.encode() and peer.asked[1][2:] == peer.asked[2][2:]
+
+
+def test_a_script_that_is_never_known_is_not_sent_for_ever(server: Server, peer: Peer) -> None:
+    connected(server)
+    peer.answer = lambda words: b"-NOSCRIPT no\r\n"
+    assert asked(server).kind() == "NOSCRIPT"
+    assert [words[0] for words in peer.asked[1:]] == [b"EVALSHA", b"EVAL"]
+
+
+# ---- together ----
+
+
+def together(
+    server: Server, peer: Peer, answer: Callable[[Words], bytes], requests: list[tuple[PreparedRequest, str]]
+) -> list[Answered]:
+    """Ask for those at once: whoever writes is held up until all are there."""
+    link = connected(server)
+    peer.answer = answer
+    assert link._seat.acquire(timeout=10)
+    answers = [asked(server, first, token) for first, token in requests]
+    eventually(lambda: len(link._queue) == len(requests), "all are queued")
+    link._seat.release()
+    server.engine.call(link.rescue)
+    return answers
+
+
+def test_acquires_that_come_together_are_one_request(server: Server, peer: Peer) -> None:
+    def answer(words: Words) -> bytes:
+        return b"*4\r\n:7\r\n:0\r\n:9\r\n:0\r\n" if words[1] == SHA_OF_EACH else GRANTED
+
+    answers = together(server, peer, answer, [(FIRST, f"t{number}") for number in range(4)])
+    found = sorted(answered.wait()[0][1] for answered in answers)
+    assert found == [7, 7, 7, 9], "two that were not granted together have asked alone"
+    sent = peer.asked[1:]
+    assert len(sent) == 3, sent
+    alone = {token_of(words) for words in sent[1:]}
+    order = [word for word in sent[0] if word.startswith(b"t")]
+    assert alone == {order[1], order[3]}, "those whose number was 0"
+
+
+@pytest.fixture
+def three() -> tuple[list[Any], list[Any], Bundle]:
+    members = [Ask(FIRST, f"t{number}", 1.0) for number in range(3)]
+    alone: list[Any] = []
+    return members, alone, Bundle(members, alone.append)
+
+
+Three = tuple[list[Any], list[Any], Bundle]
+
+
+def test_what_was_not_done_together_is_asked_alone(three: Three) -> None:
+    members, alone, bundle = three
+    bundle.end([7, 0, 9], None)
+    assert [member.outcome for member in members] == [([1, 7], None), None, ([1, 9], None)]
+    assert alone == [members[1]]
+
+
+def test_what_the_server_refuses_as_a_whole_is_asked_alone(three: Three) -> None:
+    members, alone, bundle = three
+    bundle.end(None, RequestFailed("NOPERM", "no", "made", maybe_executed=False, transient=False))
+    assert alone == members and not any(member.outcome for member in members)
+
+
+@pytest.mark.parametrize("kind", ["broken", "silent", "closed", "nonsense"])
+def test_trouble_is_one_of_its_own_for_each(three: Three, kind: str) -> None:
+    members, alone, bundle = three
+    bundle.end(None, RequestFailed(kind, "no", "made", maybe_executed=True, transient=True))
+    failures = [member.outcome[1] for member in members]
+    assert len({id(failure) for failure in failures}) == 3 and not alone
+    assert all(failure.kind == kind and failure.maybe_executed for failure in failures)
+
+
+@pytest.mark.parametrize("reply", [[1, 2], [1, 2, 3, 4], [1, 2, -1], [1, 2, b"3"], 3, None])
+def test_an_answer_of_another_form_does_not_fit(three: Three, reply: Reply) -> None:
+    assert not three[2].fits(reply)
+    assert three[2].fits([1, 0, 2])
+
+
+def test_releases_go_before_acquires_that_come_with_them(server: Server, peer: Peer) -> None:
+    requests = [(FIRST, f"t{number}") for number in range(3)] + [(RELEASE, f"t{number}") for number in range(3, 6)]
+    answers = together(server, peer, lambda words: b"*3\r\n:1\r\n:1\r\n:1\r\n", requests)
+    for answered in answers:
+        assert answered.wait()[1] is None
+    first = {word for word in peer.asked[1] if word.startswith(b"t")}
+    assert first == {b"t3", b"t4", b"t5"} and len(peer.asked) == 3
+
+
+def test_few_go_one_by_one(server: Server, peer: Peer) -> None:
+    answers = together(server, peer, lambda words: GRANTED, [(FIRST, "t1"), (FIRST, "t2")])
+    assert [answered.wait()[0] for answered in answers] == [[1, 7], [1, 7]]
+    assert [token_of(words) for words in peer.asked[1:]] in ([b"t1", b"t2"], [b"t2", b"t1"])
+
+
+# ---- the seat ----
+
+
+def test_what_finds_the_seat_taken_is_sent_by_who_has_it(server: Server, peer: Peer) -> None:
+    link = connected(server)
+    peer.answer = lambda words: GRANTED
+    assert link._seat.acquire(timeout=10)
+    answered = asked(server)
+    eventually(lambda: link._queue, "it is queued")
+    link._seat.release()
+    assert answered.wait() == ([1, 7], None), "the engine looks after it"
+    assert len(peer.ends) == 1
+
+
+def test_a_seat_that_is_never_left_is_passed_by(server: Server, peer: Peer) -> None:
+    """As by a signal handler that goes on and on, above a thread that writes."""
+    link = connected(server)
+    peer.answer = lambda words: GRANTED
+    assert link._seat.acquire(timeout=10)
+    try:
+        answered = asked(server)
+        assert answered.wait() == ([1, 7], None)
+        assert peer.came_on == [0, 1], "by another connection"
+    finally:
+        link._seat.release()
+
+
+def test_a_server_that_is_slow_is_not_passed_by(server: Server, peer: Peer) -> None:
+    connected(server)
+    peer.answer = lambda words: None
+    answers = [asked(server, token="t1"), asked(server, token="t2")]
+    peer.heard(3)
+    time.sleep(8 * links.STUCK_S)
+    peer.say(GRANTED + GRANTED)
+    assert [answered.wait() for answered in answers] == [([1, 7], None)] * 2
+    peer.answer = lambda words: GRANTED
+    assert asked(server).wait() == ([1, 7], None) and set(peer.came_on) == {0}
+
+
+# ---- replies that are not waited for ----
+
+
+def test_a_reply_that_is_not_waited_for_is_read_in_the_end(server: Server, peer: Peer) -> None:
+    connected(server)
+    peer.answer = lambda words: b":1\r\n"
+    answered = told(server)
+    assert answered.wait() == (1, None)
+
+
+def test_replies_that_are_not_waited_for_are_read_with_the_next(
+    server: Server, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "LIE_S", 3_600.0)
+    connected(server)
+    sha = RELEASE.script.sha.encode()
+    peer.answer = lambda words: b":1\r\n" if words[1] == sha else GRANTED
+    answers = [told(server, token=f"t{number}") for number in range(3)]
+    peer.heard(2)
+    assert asked(server).wait() == ([1, 7], None)
+    assert [answered.wait() for answered in answers] == [(1, None)] * 3
+
+
+def test_what_is_not_waited_for_is_answered_when_the_connection_ends(
+    server: Server, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "LIE_S", 3_600.0)
+    connected(server)
+    peer.answer = lambda words: None
+    answered = told(server)
+    peer.heard(2)
+    peer.hang_up()
+    assert answered.kind() == "broken"
+
+
+# ---- messages ----
+
+
+def test_messages_come_between_replies(server: Server, peer: Peer, engine: Engine) -> None:
+    found: list[Any] = []
+    server.on_message = found.append
+    subscribed, deaf = Answered(), threading.Event()
+    peer.answer = lambda words: SUBSCRIBED if words[0] == b"SUBSCRIBE" else echo(words)
+    engine.call(server.subscribe, "c", 20.0, subscribed, deaf.set)
+    assert subscribed.wait()[1] is None
+    peer.say(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$5\r\nhello\r\n")
+    assert command(server, "ECHO", "x").wait() == (b"x", None)
+    eventually(lambda: found, "the message")
+    assert found == [[b"message", b"c", b"hello"]] and not deaf.is_set()
+    peer.hang_up()
+    assert deaf.wait(20), "it is told once nothing more is heard"
+
+
+def test_while_messages_may_come_everything_is_read_at_once(
+    server: Server, peer: Peer, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "LIE_S", 3_600.0)
+    subscribed = Answered()
+    peer.answer = lambda words: SUBSCRIBED if words[0] == b"SUBSCRIBE" else b":1\r\n"
+    engine.call(server.subscribe, "c", 20.0, subscribed, lambda: None)
+    subscribed.wait()
+    assert told(server).wait() == (1, None)
