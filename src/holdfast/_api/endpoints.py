@@ -9,10 +9,11 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from holdfast._api.options import Duration, timeout_of, ttl_ms_of
 from holdfast._core.redlock import Quorum
 from holdfast._core.settings import Settings
+from holdfast._engine.plain import Address, address_of_url
 from holdfast._runtime.lazily import importing, lazily
 from holdfast.errors import ConfigurationError, redacted
 
-__all__ = ["Api", "Members", "Seeds", "client_of_url", "members_of", "quorum_of", "seeds_of", "settings_for"]
+__all__ = ["Api", "Members", "OfUrl", "Seeds", "client_of_url", "members_of", "quorum_of", "seeds_of", "settings_for"]
 
 Api: TypeAlias = Literal["threads", "asyncio"]
 
@@ -35,6 +36,13 @@ class Members:
         self.clients = tuple(clients)
         self.restart_delay_ms = restart_delay_ms
         self.request_timeout_s = request_timeout_s
+
+
+class OfUrl:
+    """A server, or a master that Sentinels know, by a URL that redis-py has to read."""
+
+    def __init__(self, client: Any) -> None:
+        self.connection_pool = client.connection_pool
 
 
 class Seeds:
@@ -71,7 +79,6 @@ def members_of(
     servers: object,
     restart_delay: Duration | None,
     member_timeout: Duration | None,
-    api: Api,
 ) -> Members:
     """Check the members of a quorum: URLs or clients, an odd number, none of them twice."""
     wanted = "an odd number of at least 3 independent servers, each as a URL or a redis-py client"
@@ -89,16 +96,15 @@ def members_of(
         )
     clients = []
     for server in servers:
-        client = client_of_url(server, api) if isinstance(server, str) else server
-        if isinstance(client, (Members, Seeds)) or not hasattr(client, "connection_pool"):
+        client = client_of_url(server) if isinstance(server, str) else server
+        if isinstance(client, (Members, Seeds)) or not (
+            isinstance(client, Address) or hasattr(client, "connection_pool")
+        ):
             raise ConfigurationError("servers", server, wanted)
         clients.append(client)
     seen: dict[object, object] = {}
     for given, client in zip(servers, clients, strict=True):
-        kwargs = client.connection_pool.connection_kwargs
-        address: object = kwargs.get("path") or (kwargs.get("host", "localhost"), kwargs.get("port", 6379))
-        if getattr(client.connection_pool, "service_name", None) is not None:
-            address = object()
+        address = _address_of(client)
         if address in seen:
             raise ConfigurationError(
                 "servers", [seen[address], given], "independent servers; these are one and the same"
@@ -109,6 +115,16 @@ def members_of(
         None if restart_delay is None else _zero_or(restart_delay, "restart_delay"),
         None if member_timeout is None else ttl_ms_of(member_timeout, "member_timeout") / 1000,
     )
+
+
+def _address_of(member: Any) -> object:
+    """What members have in common that are one and the same."""
+    if isinstance(member, Address):
+        return member.path or (member.host, member.port)
+    kwargs = member.connection_pool.connection_kwargs
+    if getattr(member.connection_pool, "service_name", None) is not None:
+        return object()
+    return kwargs.get("path") or (kwargs.get("host", "localhost"), kwargs.get("port", 6379))
 
 
 def settings_for(place: Any, settings: Settings) -> Settings:
@@ -140,13 +156,16 @@ def _zero_or(duration: Duration, argument: str) -> int:
     return 0 if not seconds else ttl_ms_of(seconds, argument)
 
 
-def client_of_url(url: object, api: Api) -> Any:
-    """The redis-py client, `Seeds` or `Members` behind a URL. Talks to no server."""
+def client_of_url(url: object) -> Address | OfUrl | Seeds | Members:
+    """What is behind a URL. Talks to no server."""
+    address = address_of_url(url)
+    if address is not None:
+        return address
     if not isinstance(url, str):
         raise ConfigurationError("url", url, "a str, as redis://localhost:6379")
     # Raised outside: what a library says of a URL may hold a piece of the password, also as context of our error.
     try:
-        return _made(url, api)
+        return _made(url)
     except ConfigurationError as error:
         wrong = error
     except _Unreadable as error:
@@ -173,7 +192,7 @@ def _alone(error: ConfigurationError) -> ConfigurationError:
     return error.with_traceback(None)
 
 
-def _made(url: str, api: Api) -> Any:
+def _made(url: str) -> OfUrl | Seeds | Members:
     parts = urlsplit(url)
     make = _MAKERS.get(parts.scheme)
     if make is None and parts.scheme not in ("redis", "rediss", "unix"):
@@ -181,11 +200,11 @@ def _made(url: str, api: Api) -> Any:
     if "@" in parts.fragment or ("@" in parts.path and parts.netloc) or "@" in parts.query.partition("=")[0]:
         raise _Unreadable(_UNREADABLE)
     if make is not None:
-        return make(url, api)
+        return make(url)
     _check_port(parts.netloc.rpartition("@")[2].rpartition("]")[2])
     _ = parts.port  # raises for what is none
     _check_database(url, parts.scheme)
-    return _library(api).Redis.from_url(url)
+    return OfUrl(lazily("redis").Redis.from_url(url))
 
 
 def _check_port(host_port: str) -> None:
@@ -200,10 +219,6 @@ def _check_database(url: str, scheme: str) -> None:
     database = urlsplit(url).path.strip("/") if scheme != "unix" else ""
     if database and not (database.isascii() and database.isdigit()):
         raise _Unreadable("what follows the address has to be the number of a database, as in redis://localhost:6379/1")
-
-
-def _library(api: Api) -> Any:
-    return lazily("redis" if api == "threads" else "redis.asyncio")
 
 
 def _split(url: str, default_port: int) -> tuple[str, list[tuple[str, int]], list[str], dict[str, str]]:
@@ -238,7 +253,7 @@ def _connection_kwargs(secure: bool, credentials: str, database: str, options: d
     return kwargs
 
 
-def _sentinel(url: str, api: Api) -> Any:
+def _sentinel(url: str) -> OfUrl:
     credentials, addresses, path, options = _split(url, 26379)
     if not 1 <= len(path) <= 2:
         raise _Unreadable("the path has to name the service: redis+sentinel://HOST:PORT/SERVICE or /SERVICE/DB")
@@ -252,42 +267,27 @@ def _sentinel(url: str, api: Api) -> Any:
     of_sentinels.setdefault("socket_timeout", _SENTINEL_PATIENCE_S)
     of_sentinels.setdefault("socket_connect_timeout", _SENTINEL_PATIENCE_S)
     # Who does not answer is not asked again, since the next one may: redis-py would try each four times, for seconds.
-    of_sentinels["retry"] = _once(api)
-    return _discovery(api)(addresses, sentinel_kwargs=of_sentinels).master_for(path[0], **kwargs)
-
-
-def _once(api: Api) -> Any:
     with importing:
         from redis.backoff import NoBackoff
-    if api == "threads":
-        with importing:
-            from redis.retry import Retry
-        return Retry(NoBackoff(), 0)
-    with importing:
-        from redis.asyncio.retry import Retry as AsyncioRetry
-    return AsyncioRetry(NoBackoff(), 0)
+        from redis.retry import Retry
+    of_sentinels["retry"] = Retry(NoBackoff(), 0)
+    sentinels = lazily("holdfast._engine.sentinel")
+    return OfUrl(sentinels.Discovery(addresses, sentinel_kwargs=of_sentinels).master_for(path[0], **kwargs))
 
 
-def _discovery(api: Api) -> Any:
-    """A Sentinel client."""
-    with importing:
-        from holdfast._engine import sentinel
-    return sentinel.Discovery if api == "threads" else sentinel.AsyncioDiscovery
-
-
-def _cluster(url: str, api: Api) -> Seeds:
+def _cluster(url: str) -> Seeds:
     credentials, addresses, path, options = _split(url, 6379)
     if path not in ([], ["0"]):
         raise _Unreadable("a Cluster has database 0 only")
     kwargs = _connection_kwargs(url.startswith("rediss"), credentials, "", options)
     if url.startswith("rediss"):
         kwargs["ssl"] = True
-    pool = _library(api).Redis(**kwargs).connection_pool
+    pool = lazily("redis").Redis(**kwargs).connection_pool
     template = {key: value for key, value in pool.connection_kwargs.items() if key not in ("host", "port")}
     return Seeds(addresses, pool.connection_class, template)
 
 
-def _redlock(url: str, api: Api) -> Members:
+def _redlock(url: str) -> Members:
     credentials, addresses, path, options = _split(url, 6379)
     if len(path) > 1:
         raise _Unreadable("the path of a redlock URL is at most the number of a database")
@@ -302,10 +302,10 @@ def _redlock(url: str, api: Api) -> Members:
         f"{scheme}://{credentials}{f'[{host}]' if ':' in host else host}:{port}{database}{query}"
         for host, port in addresses
     ]
-    return members_of(servers, ours["restart_delay"], ours["member_timeout"], api)
+    return members_of(servers, ours["restart_delay"], ours["member_timeout"])
 
 
-_MAKERS: dict[str, Callable[[str, Api], Any]] = {
+_MAKERS: dict[str, Callable[[str], OfUrl | Seeds | Members]] = {
     "redis+sentinel": _sentinel,
     "rediss+sentinel": _sentinel,
     "redis+cluster": _cluster,

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from holdfast._api.endpoints import Api, Members, Seeds, seeds_of
-from holdfast._engine.dial import connections
+from holdfast._api.endpoints import Api, Members, OfUrl, Seeds, seeds_of
 from holdfast._engine.loop import engine
 from holdfast._engine.plain import Address
 from holdfast._engine.port import Topology
@@ -19,49 +18,58 @@ from holdfast.errors import ConfigurationError
 
 __all__ = ["topology_of"]
 
-_THREADS = "a redis-py client (redis.Redis), or holdfast.connect(url)"
-_ASYNCIO = "an asyncio client of redis-py (redis.asyncio.Redis), or holdfast.asyncio.connect(url)"
+_WANTED: dict[Api, str] = {
+    "threads": "a redis-py client (redis.Redis), or holdfast.connect(url)",
+    "asyncio": "an asyncio client of redis-py (redis.asyncio.Redis), or holdfast.asyncio.connect(url)",
+}
 
 
 def topology_of(place: Any, api: Api) -> Topology:
     """Make the topology of a client for that API."""
-    is_asyncio = api == "asyncio"
-    check = _check_asyncio if is_asyncio else _check_threads
-    if isinstance(place, Address):
-        return SingleTopology(Server(engine(), place.name, place.connection))
     if isinstance(place, Members):
-        for client in place.clients:
-            check(client)
-        return QuorumTopology([_server(client) for client in place.clients])
-    _refuse_part(place, _ASYNCIO if is_asyncio else _THREADS)
+        return QuorumTopology([_server(client, api) for client in place.clients])
+    if not isinstance(place, (Address, OfUrl)):
+        _refuse_part(place, _WANTED[api])
     seeds = place if isinstance(place, Seeds) else seeds_of(place)
-    if seeds is not None:
-        with importing:
-            from holdfast._engine.cluster import Cluster
-        if _is_asyncio(seeds.connection_class) != is_asyncio:
-            check(place, wrong=True)
-        return Cluster(engine(), seeds.addresses, partial(_maker, seeds))
-    check(place)
-    return SingleTopology(_server(place), _through_sentinel(place))
+    if seeds is None:
+        return SingleTopology(_server(place, api), _through_sentinel(place))
+    if seeds is not place and _is_asyncio(seeds.connection_class) != (api == "asyncio"):
+        raise _of_the_other_api(place, api)
+    with importing:
+        from holdfast._engine.cluster import Cluster
+    return Cluster(engine(), seeds.addresses, partial(_maker, seeds))
 
 
-def _server(client: Any) -> Server:
-    pool = client.connection_pool
-    return Server(engine(), describe(pool), connections(pool.connection_class, pool.connection_kwargs))
+def _server(place: Any, api: Api) -> Server:
+    if isinstance(place, Address):
+        return Server(engine(), place.name, place.connection)
+    if not isinstance(place, OfUrl):
+        _check(place, api)
+    pool = place.connection_pool
+    return Server(engine(), describe(pool), _connections(pool.connection_class, pool.connection_kwargs))
 
 
 def _maker(seeds: Seeds, host: str, port: int) -> Callable[[], Any]:
-    return connections(seeds.connection_class, {"host": host, "port": port, **seeds.kwargs})
+    return _connections(seeds.connection_class, {"host": host, "port": port, **seeds.kwargs})
 
 
-def _through_sentinel(client: Any) -> bool:
-    return getattr(client.connection_pool, "service_name", None) is not None
+def _connections(kind: Any, kwargs: dict[str, Any]) -> Callable[[], Any]:
+    with importing:
+        from holdfast._engine.twins import Unsupported, connections
+    try:
+        return connections(kind, kwargs)
+    except Unsupported as error:
+        raise ConfigurationError("redis_client", *error.args) from None
+
+
+def _through_sentinel(place: Any) -> bool:
+    return getattr(getattr(place, "connection_pool", None), "service_name", None) is not None
 
 
 def _is_asyncio(connection_class: Any) -> bool:
     with importing:
-        from inspect import iscoroutinefunction
-    return iscoroutinefunction(getattr(connection_class, "connect", None))
+        from holdfast._engine.twins import is_asyncio
+    return is_asyncio(connection_class)
 
 
 def _refuse_part(client: Any, wanted: str) -> None:
@@ -102,17 +110,15 @@ _PARTS = {
 }
 
 
-def _check_threads(client: Any, wrong: bool = False) -> None:
-    if not wrong:
-        _check_kind(client, _THREADS)
-    if wrong or _is_asyncio(client.connection_pool.connection_class):
-        raise ConfigurationError(
-            "redis_client", client, f"{_THREADS}; an asyncio client belongs to holdfast.asyncio.Client"
-        )
+def _check(client: Any, api: Api) -> None:
+    _check_kind(client, _WANTED[api])
+    if _is_asyncio(client.connection_pool.connection_class) != (api == "asyncio"):
+        raise _of_the_other_api(client, api)
 
 
-def _check_asyncio(client: Any, wrong: bool = False) -> None:
-    if not wrong:
-        _check_kind(client, _ASYNCIO)
-    if wrong or not _is_asyncio(client.connection_pool.connection_class):
-        raise ConfigurationError("redis_client", client, f"{_ASYNCIO}; a client that blocks belongs to holdfast.Client")
+def _of_the_other_api(client: Any, api: Api) -> ConfigurationError:
+    belongs = {
+        "threads": "an asyncio client belongs to holdfast.asyncio.Client",
+        "asyncio": "a client that blocks belongs to holdfast.Client",
+    }
+    return ConfigurationError("redis_client", client, f"{_WANTED[api]}; {belongs[api]}")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
-from holdfast._api.endpoints import members_of
+from holdfast._api.endpoints import client_of_url, members_of
 from holdfast._api.handles import read_handle
 from holdfast._api.naming import name_of
 from holdfast._api.options import (
@@ -30,7 +30,7 @@ from holdfast._api.options import (
     ttl_ms_of,
 )
 from holdfast._async.lease import Lease
-from holdfast._async.lifecycle import API, Session, client_at
+from holdfast._async.lifecycle import Session
 from holdfast._async.lock import Lock
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._runtime.lazily import importing
@@ -145,7 +145,7 @@ class Client:
         have no queue: waiters ask from time to time. Locks are all that a quorum offers: no majority argument holds
         for semaphores and reader sets.
         """
-        members = members_of(servers, restart_delay, member_timeout, API)
+        members = members_of(servers, restart_delay, member_timeout)
         return cls(members, namespace=namespace, observer=observer, **options)
 
     # sync-say: URLs or asyncio clients of redis-py, for => URLs or redis-py clients, for
@@ -632,4 +632,4 @@ def connect(
     """
     # sync-say: A plain call, as in `holdfast`: talks to no server => Talks to no server
     given = url if url is not None else os.environ.get("HOLDFAST_URL") or _DEFAULT_URL
-    return Client(client_at(given), namespace=namespace, tenure=tenure, observer=observer, **options)
+    return Client(client_of_url(given), namespace=namespace, tenure=tenure, observer=observer, **options)

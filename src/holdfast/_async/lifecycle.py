@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from holdfast._api.client_info import CLIENT_INFO_MS, client_key, introduction
-from holdfast._api.endpoints import Api, client_of_url, settings_for
+from holdfast._api.endpoints import settings_for
 from holdfast._api.session import SessionBase
 from holdfast._api.topologies import topology_of
 from holdfast._core.describe import introduce
@@ -32,12 +32,10 @@ from holdfast._front.base import close_later, running_front
 from holdfast._reports.observing import Reports
 from holdfast.errors import ClientClosed, ConfigurationError
 
-__all__ = ["API", "Session", "client_at", "has_ended"]
+__all__ = ["Session", "has_ended"]
 
 R = TypeVar("R")
 
-#: What `_api` calls this one.
-API: Api = "asyncio"
 #: How long the interpreter's end may be held up, s.
 _EXIT_PATIENCE_S = 2.0
 #: Numbers of tasks. When this many are known, those of tasks that have ended are forgotten.
@@ -61,17 +59,12 @@ def _running_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def client_at(url: object) -> Any:
-    """Make what `Client` takes of a URL."""
-    return client_of_url(url, API)
-
-
 class Session(SessionBase):
     """What the locks of one client know of it, in whatever event loop they are used."""
 
     def __init__(self, redis_client: Any, namespace: str | None, settings: Settings, observer: Any = None) -> None:
         settings = settings_for(redis_client, settings)
-        self._make_topology = partial(topology_of, redis_client, API)
+        self._make_topology = partial(topology_of, redis_client, "asyncio")
         topology = self._make_topology()
         #: Whether keys move from node to node.
         self.moves: bool = getattr(topology, "moves", True)

@@ -19,7 +19,7 @@ from holdfast._engine.place import Place
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import importing
 
-__all__ = ["CONNECT_TIMEOUT_S", "Dial", "connections", "disconnect"]
+__all__ = ["CONNECT_TIMEOUT_S", "Dial", "disconnect"]
 
 #: An attempt to connect is given up after this, s.
 CONNECT_TIMEOUT_S = 5.0
@@ -137,20 +137,3 @@ def _prepare(connection: Any) -> None:
         if hasattr(connection, limit):
             given = getattr(connection, limit)
             setattr(connection, limit, CONNECT_TIMEOUT_S if given is None else min(given, CONNECT_TIMEOUT_S))
-
-
-def connections(kind: Any, kwargs: dict[str, Any]) -> Callable[[], Any]:
-    """Make what makes connections of that class: of one for asyncio, its twin that blocks."""
-    with importing:
-        import inspect
-
-        import redis.connection
-    if not inspect.iscoroutinefunction(kind.connect):
-        return lambda: kind(**kwargs)
-    twin = getattr(redis.connection, kind.__name__, None)
-    if twin is None:
-        raise NotImplementedError(kind)
-    known = {**inspect.signature(redis.connection.AbstractConnection.__init__).parameters}
-    known = {**known, **inspect.signature(twin.__init__).parameters}
-    kept = {key: value for key, value in kwargs.items() if key in known and key != "retry"}
-    return lambda: twin(**kept)

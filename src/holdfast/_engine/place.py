@@ -45,5 +45,6 @@ class Place(ABC):
 
     def unfit(self, connection: object) -> RequestFailed:
         """Return the failure for connections without a socket to take over."""
-        said = f"connections with a socket: {type(connection).__name__} has none after connect()"
+        kind = getattr(connection, "kind", type(connection))
+        said = f"connections with a socket: {kind.__name__} has none after connect()"
         return RequestFailed("unfit", said, self.name, maybe_executed=False, transient=False)

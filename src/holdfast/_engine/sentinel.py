@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from redis.asyncio.sentinel import Sentinel as AsyncioSentinel
 from redis.exceptions import ResponseError
 from redis.sentinel import Sentinel
 
 from holdfast._core.failure import RequestFailed
 from holdfast._engine.refusals import connection_failed
 
-__all__ = ["AsyncioDiscovery", "Discovery"]
+__all__ = ["Discovery"]
 
 
 class Discovery(Sentinel):
-    """Sentinels, for threads."""
+    """Sentinels."""
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
         """The master's address."""
@@ -36,26 +35,6 @@ class Discovery(Sentinel):
                     return address
             finally:
                 sentinel.connection_pool.disconnect(inuse_connections=False)
-        raise _not_found(service_name, troubles, len(self.sentinels))
-
-
-class AsyncioDiscovery(AsyncioSentinel):
-    """Sentinels, for asyncio."""
-
-    async def discover_master(self, service_name: str) -> tuple[str, int]:
-        """The master's address."""
-        troubles: list[tuple[Any, Exception]] = []
-        for sentinel in tuple(self.sentinels):
-            try:
-                address = _address(self, service_name, await sentinel.sentinel_masters())
-            except Exception as error:
-                troubles.append((sentinel, error))
-            else:
-                if address is not None:
-                    _ask_first(self.sentinels, sentinel)
-                    return address
-            finally:
-                await sentinel.connection_pool.disconnect(inuse_connections=False)
         raise _not_found(service_name, troubles, len(self.sentinels))
 
 

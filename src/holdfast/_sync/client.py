@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
-from holdfast._api.endpoints import members_of
+from holdfast._api.endpoints import client_of_url, members_of
 from holdfast._api.handles import read_handle
 from holdfast._api.naming import name_of
 from holdfast._api.options import (
@@ -35,7 +35,7 @@ from holdfast._api.options import (
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._runtime.lazily import importing
 from holdfast._sync.lease import Lease
-from holdfast._sync.lifecycle import API, Session, client_at
+from holdfast._sync.lifecycle import Session
 from holdfast._sync.lock import Lock
 from holdfast.errors import ConfigurationError
 
@@ -130,7 +130,7 @@ class Client:
         have no queue: waiters ask from time to time. Locks are all that a quorum offers: no majority argument holds
         for semaphores and reader sets.
         """
-        members = members_of(servers, restart_delay, member_timeout, API)
+        members = members_of(servers, restart_delay, member_timeout)
         return cls(members, namespace=namespace, observer=observer, **options)
 
     @property
@@ -590,4 +590,4 @@ def connect(
     Talks to no server before the first use. Raises `ConfigurationError` for a URL that cannot be read.
     """
     given = url if url is not None else os.environ.get("HOLDFAST_URL") or _DEFAULT_URL
-    return Client(client_at(given), namespace=namespace, tenure=tenure, observer=observer, **options)
+    return Client(client_of_url(given), namespace=namespace, tenure=tenure, observer=observer, **options)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from holdfast._api.client_info import CLIENT_INFO_MS, client_key, introduction
-from holdfast._api.endpoints import Api, client_of_url, settings_for
+from holdfast._api.endpoints import settings_for
 from holdfast._api.session import SessionBase
 from holdfast._api.topologies import topology_of
 from holdfast._core.describe import introduce
@@ -18,30 +18,21 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import inbox_prefix
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import make_token
-from holdfast._engine.plain import address_of_url
 from holdfast._front.base import close_later
 from holdfast._front.threads import ThreadsFront
 from holdfast._reports.observing import Reports
 from holdfast._runtime.identity import has_ended
 
-__all__ = ["API", "Session", "client_at", "has_ended"]
+__all__ = ["Session", "has_ended"]
 
 R = TypeVar("R")
-
-#: What `_api` calls this one.
-API: Api = "threads"
-
-
-def client_at(url: str) -> Any:
-    """Make what `Client` takes of a URL."""
-    return address_of_url(url) or client_of_url(url, API)
 
 
 class Session(SessionBase):
     """What the locks of one client know of it."""
 
     def __init__(self, redis_client: Any, namespace: str | None, settings: Settings, observer: Any = None) -> None:
-        topology = topology_of(redis_client, API)
+        topology = topology_of(redis_client, "threads")
         settings = settings_for(redis_client, settings)
         #: Whether keys move from node to node.
         self.moves: bool = getattr(topology, "moves", True)
