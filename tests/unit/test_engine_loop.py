@@ -77,7 +77,7 @@ def test_an_act_that_raises_is_shown_and_ends_no_other(engine: Engine, monkeypat
 def test_a_sleeping_loop_is_woken(engine: Engine) -> None:
     done(engine)
     for _ in range(20):
-        eventually(lambda: engine._asleep, "it sleeps")
+        eventually(lambda: engine.asleep, "it sleeps")
         began = time.monotonic()
         done(engine)
         assert time.monotonic() - began < loop._SLEEP_MAX_S - 1, "it slept on, to the end of its longest sleep"

@@ -190,7 +190,7 @@ class Link:
             self._lead(ask)
         else:
             ask.bell = silent_bell()
-            self._put(ask)
+            self._leave_or_put(ask)
         if ask.outcome is None:
             self._follow(ask)
 
@@ -273,6 +273,16 @@ class Link:
             self._engine.call(self._end, trouble)
         elif self._queue:
             self.write()
+
+    def _leave_or_put(self, ask: Ask) -> None:
+        """Where the engine is at work, leave it to that, which sends what many have asked for in one piece."""
+        if self._engine.asleep:
+            self._put(ask)
+            return
+        self._queue.append(ask)
+        if not self._is_flushed_later:
+            self._is_flushed_later = True
+            self._engine.call(self.flush)
 
     def _put(self, ask: Ask) -> None:
         self._queue.append(ask)

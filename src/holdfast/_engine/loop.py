@@ -144,7 +144,8 @@ class Engine:
         self._poller: Any = None
         self._links: dict[int, Link] = {}
         self._bell: _Bell | None = None
-        self._asleep = False
+        #: Whether it waits in its selector, so that who submits has to ring.
+        self.asleep = False
         self._clients: set[object] = set()
         self._starting = threading.RLock()
         self.thread: threading.Thread | None = None
@@ -158,8 +159,8 @@ class Engine:
     def call(self, act: Callable[..., object], *args: Any) -> None:
         """Do it in the engine's thread, soon."""
         self._acts.append((act, args))
-        if self._asleep:
-            self._asleep = False
+        if self.asleep:
+            self.asleep = False
             bell = self._bell
             if bell is not None:
                 bell.ring()
@@ -325,14 +326,14 @@ class Engine:
         assert bell is not None
         if self._soon or self._flushes or not self._clients:
             wait_s = 0.0
-        self._asleep = True
+        self.asleep = True
         if self._acts:
-            self._asleep = False
+            self.asleep = False
             wait_s = 0.0
         try:
             events = self._poller.poll(wait_s if wait_s > 0 else 0)
         finally:
-            self._asleep = False
+            self.asleep = False
         for fd, mask in events:
             if fd == bell.fd:
                 bell.silence()
