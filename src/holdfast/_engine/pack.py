@@ -1,4 +1,4 @@
-"""Commands as bytes, packed once where they repeat."""
+"""Commands as bytes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,10 @@ from holdfast._core.mutex import Each
 from holdfast._core.replies import FITS
 from holdfast._lua import SCRIPTS, Script
 
-__all__ = ["Group", "PreparedRequest", "pack_around", "pack_command", "pack_script", "pack_sync", "spelled_out"]
+__all__ = ["Group", "PreparedRequest", "pack_command", "pack_script", "pack_sync", "spelled_out"]
 
-#: What stands before and behind the token (the first argument) in a script's call: all else repeats, since locks are
-#: taken again and again. Cleared when full.
-_AROUND_MAX = 2_000
-_AROUND_MAX_BYTES = 4_000_000
-#: What is longer carries a value, and does not repeat.
-_BEHIND_MAX_BYTES = 1_000
-_around_token: dict[tuple[object, ...], tuple[bytes, bytes]] = {}
-_around_bytes = 0
+#: Groups that are remembered.
+_GROUPS_MAX = 2_000
 
 
 def _bulk(data: bytes) -> bytes:
@@ -31,35 +25,7 @@ def _bytes(arg: str | int | bytes) -> bytes:
 
 def pack_script(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> bytes:
     """EVALSHA of a script."""
-    varying = script.varying
-    if not varying or not args or type(args[0]) is not str:
-        return b"".join(_pack_parts(script, keys, args))
-    before, behind = pack_around(script, keys, args, varying)
-    token = args[0].encode()
-    if varying == 1:
-        return b"%b$%d\r\n%b\r\n%b" % (before, len(token), token, behind)
-    return b"%b%b%b" % (before, b"".join([_bulk(_bytes(arg)) for arg in args[:varying]]), behind)
-
-
-def pack_around(
-    script: Script, keys: Sequence[str], args: Sequence[str | int | bytes], varying: int = 1
-) -> tuple[bytes, bytes]:
-    """Pack what stands before and behind the first arguments, which vary, in EVALSHA of a script."""
-    global _around_bytes
-    known = (script.name, tuple(keys), tuple(args[varying:]))
-    around = _around_token.get(known)
-    if around is None:
-        parts = _pack_parts(script, keys, args)
-        before = 3 + len(keys)
-        around = b"".join(parts[:before]), b"".join(parts[before + varying :])
-        if len(around[1]) <= _BEHIND_MAX_BYTES:
-            size = 2 * (len(around[0]) + len(around[1]))  # names stand in the key, too
-            if len(_around_token) >= _AROUND_MAX or _around_bytes + size > _AROUND_MAX_BYTES:
-                _around_token.clear()
-                _around_bytes = 0
-            _around_bytes += size
-            _around_token[known] = around
-    return around
+    return b"".join(_pack_parts(script, keys, args))
 
 
 def spelled_out(packed: bytes, script: Script) -> bytes:
@@ -99,7 +65,7 @@ def _group_of(each: Each) -> Group:
     known = (each.script, each.args, len(each.keys))
     group = _groups.get(known)
     if group is None:
-        if len(_groups) >= _AROUND_MAX:
+        if len(_groups) >= _GROUPS_MAX:
             _groups.clear()
         group = _groups.setdefault(known, Group(each))
     return group
@@ -126,7 +92,9 @@ class PreparedRequest:
         self.key = call.keys[0]
         self.request_timeout_s = call.request_timeout_s
         self.script, self.fits = SCRIPTS[call.script], FITS[call.script]
-        self.before, self.behind = pack_around(self.script, call.keys, call.args)
+        parts = _pack_parts(self.script, call.keys, call.args)
+        token_at = 3 + len(call.keys)
+        self.before, self.behind = b"".join(parts[:token_at]), b"".join(parts[token_at + 1 :])
 
     def packed(self, token: str) -> bytes:
         """With the token, which is ASCII."""

@@ -40,22 +40,18 @@ PARTS = frozenset(
     | {"queue", "readers", "server_time", "tombstone", "waiters", "wanted"}
 )
 
-_VARYING = re.compile(r"^-- VARYING (\d)", re.MULTILINE)
 _INCLUDE = re.compile(r"^-- #include (\w+)\n", re.MULTILINE)
 
 
 class Script:
     """A script's name, whole text and SHA-1, the name that a server knows it by."""
 
-    __slots__ = ("head", "name", "sha", "text", "varying")
+    __slots__ = ("head", "name", "sha", "text")
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
         self.text = text
         self.sha = sha1(text.encode()).hexdigest()
-        #: How many leading arguments change with each call: the token alone where its head does not say (VARYING).
-        varying = _VARYING.search(text)
-        self.varying = int(varying[1]) if varying else 1
         #: What every EVALSHA of this script starts with after its argument count.
         self.head = b"$7\r\nEVALSHA\r\n$40\r\n" + self.sha.encode() + b"\r\n"
 

@@ -1,7 +1,6 @@
 -- How many grants there were since someone began to look; they are counted on for a while.
 -- KEYS    counts of grants
 -- ARGV    1 for how long, ms
--- VARYING 0
 -- Returns the count of each
 local counts = {}
 for at, key in ipairs(KEYS) do

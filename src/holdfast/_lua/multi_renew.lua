@@ -3,7 +3,6 @@
 -- ARGV    1 token  2 ttl_ms from now  3 fencing token that each must have seen, or 0  4 fence_ms
 --         5 extensions sent so far, with this one
 --         6 -1: a renewal, never shortens; 0: an extension; > 0: one that outdates earlier requests for that many ms
--- VARYING 3
 -- Returns 1 extended, 0 not the holder of all; > 1: extended, and one lasts for that many ms, longer than was asked for
 local ends = #KEYS - #KEYS % 4
 local order_key = KEYS[ends + 1]

@@ -3,7 +3,6 @@
 -- ARGV    1 token  2 hint_us: the fencing token that the client proposes to all members, or 0  3 ttl_ms  4 fence_ms
 --         5 restart_delay_ms: up for less than this, it may have forgotten a lease and does not vote
 --         6 "check" says who it is too (the set-up may be wrong), "" does not
--- VARYING 2
 -- Returns {1, fencing token, server's time_us, run id or ""}     granted (also to a repeat)
 --         {0, holder's remaining ms (-1: no ttl), holder}      taken
 --         {-1}                                                   this token was given back before

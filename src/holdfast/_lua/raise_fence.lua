@@ -1,7 +1,6 @@
 -- Bring a member's last fencing token up to the quorum's, while we hold the lock there.
 -- KEYS    1 lock  2 fence
 -- ARGV    1 token  2 fencing token  3 fence_ms
--- VARYING 2
 -- Returns 1 it is at least that now, 0 not the holder
 -- #include fence
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then

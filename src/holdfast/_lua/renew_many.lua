@@ -2,7 +2,6 @@
 -- KEYS    those of each lease's own script, one lease after the other
 -- ARGV    for each group of leases that differ by keys and token alone: 1 script  2 how many leases  3 keys of each
 --         4 how many arguments follow a token in its script; these arguments; the tokens
--- VARYING 0
 -- Returns for each lease what its own script answers; -1: ask for it alone (an error, or too much for a part of a call)
 local scripts = {
   renew = function(KEYS, ARGV)
