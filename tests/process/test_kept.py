@@ -122,39 +122,6 @@ def test_who_was_stopped_does_not_take_what_is_another_ones(valkey_server: embed
         locks.close()
 
 
-@pytest.mark.parametrize("is_connected", [True, False])
-def test_the_thread_that_hears_of_others_sends_the_release(valkey_server: embedded.Server, is_connected: bool) -> None:
-    with holdfast.connect(valkey_server.url) as locks, holdfast.connect(valkey_server.url) as others:
-        name = unique("kept")
-        lock = locks.lock(name, cache_for=10.0)
-        driver = locks._session.driver
-        lease_cache, by_background = driver.lease_cache, list[Any]()
-
-        def is_kept() -> bool:
-            with lock:
-                pass
-            return any(type(kept.holder) is list for kept in lease_cache.values())
-
-        eventually(is_kept)
-        spawn = lease_cache.spawn
-
-        def spawned(protocol: Any) -> None:
-            by_background.append(protocol)
-            spawn(protocol)
-
-        lease_cache.spawn = spawned
-        if not is_connected:
-            for node in driver.topology.nodes():
-                node.drop_idle()
-        for _ in range(2):
-            with others.lock(name).acquire(timeout=30):
-                pass
-            assert bool(by_background) is not is_connected
-        with lock as lease:  # behind that release, whose answer nothing has read yet
-            lease.ensure_held()
-        eventually(lambda: not driver.releasing)
-
-
 def test_it_outlives_the_thread_that_has_released_it(valkey_server: embedded.Server) -> None:
     with holdfast.connect(valkey_server.url) as locks:
         lock = locks.lock(unique("kept"), cache_for=5.0)

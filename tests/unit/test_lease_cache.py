@@ -113,36 +113,17 @@ def test_it_is_not_taken_after_its_time(client: Client, late: float) -> None:
     assert not hold.kept.take("a", late)
 
 
-def test_what_is_idle_is_sent_by_who_was_told(client: Client) -> None:
-    sent: list[Call] = []
-    client.lease_cache.send = lambda kept: not sent.append(kept.first_release())  # type: ignore[func-returns-value]
-    hold = client.grant()
-    assert hold.hand_on(1.0)
-    client.lease_cache.told(TOKEN)
-    client.lease_cache.told(TOKEN)
-    assert [(call.script, call.args[0], call.args[-2:]) for call in sent] == [
-        ("release", TOKEN, (hold.kept.last_fence, hold.fence))
-    ]
-    assert not client.spawned and hold.kept.ended and not hold.kept.take("a", 1.1)
-    assert hold.kept.look(1.2) is None
-
-
-def test_what_could_not_be_sent_is_released_in_the_background(client: Client) -> None:
-    client.lease_cache.send = lambda _: False
-    assert client.grant().hand_on(1.0)
-    client.lease_cache.told(TOKEN)
-    assert client.requests() == ["release"]
-
-
 def test_what_an_exception_has_left_unsent_is_released_at_its_end(client: Client) -> None:
-    def interrupted(_: CachedLease) -> bool:
+    def interrupted(protocol: Any) -> None:
+        protocol.close()
         raise KeyboardInterrupt
 
-    client.lease_cache.send = interrupted
+    spawn, client.lease_cache.spawn = client.lease_cache.spawn, interrupted
     hold = client.grant()
     assert hold.hand_on(1.0)
     with pytest.raises(KeyboardInterrupt):
         client.lease_cache.told(TOKEN)
+    client.lease_cache.spawn = spawn
     assert not hold.kept.take("a", 1.1)
     hold.kept.look(1.0 + client.cache_for_s + 1.5)
     assert client.requests() == ["release"]

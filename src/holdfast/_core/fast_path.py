@@ -16,7 +16,6 @@ from typing import Any, TypeVar, cast
 
 from holdfast._core.effects import Call, Effect, Now, Protocol, Reply
 from holdfast._core.failure import RequestFailed
-from holdfast._core.lease_cache import CachedLease
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT, Settings
 
@@ -77,7 +76,7 @@ async def replay(
     return await _Replayed(protocol, asked_at, reply, error)
 
 
-async def confirm(record: LeaseRecord | CachedLease, reply: Reply, error: RequestFailed | None) -> None:
+async def confirm(record: LeaseRecord, reply: Reply, error: RequestFailed | None) -> None:
     """Go on with a release that is not waited for, after the end of its request; None for both: begin it again.
 
     That the lease was not held any more is told like any other loss.

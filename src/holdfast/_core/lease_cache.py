@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
 from holdfast._core.early import Early
-from holdfast._core.effects import Call, Listen, Now, Protocol, Unlisten, Wake
+from holdfast._core.effects import Listen, Now, Protocol, Unlisten, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import RENEWAL, LeaseRecord, Order
 from holdfast._core.settings import Settings
@@ -164,11 +164,7 @@ class CachedLease(Tenure):
         """Release the lease if it is idle."""
         idle = self.holder
         if type(idle) is list and _is_first(idle):
-            # Ended behind that: until then `look` sees to what an exception has left here.
-            if self.lease_cache.send is not None and self.lease_cache.send(self):
-                self.end()
-            else:
-                self.lease_cache.spawn(self.give_up())
+            self.lease_cache.spawn(self.give_up())  # if an exception comes before, `look` does so
 
     def told(self) -> None:
         """Note that others want the lease."""
@@ -184,16 +180,9 @@ class CachedLease(Tenure):
     #: For its holder, as of a turn: its lease has ended without a release.
     lost = end
 
-    def first_release(self) -> Call:
-        """Return the first call of `release`."""
-        return self.asks().undo(0, request_timeout_for(self.ttl_ms, self.lease_cache.settings))
-
     def release(self) -> Protocol[bool]:
         """Release it at the server."""
         return self.asks().release()
-
-    def lose_late(self) -> None:
-        """Do nothing: no holder has trusted the lease meanwhile."""
 
     async def give_up(self) -> None:
         """Release what was idle, or what was taken and did not begin."""
@@ -359,8 +348,6 @@ class LeaseCache(dict[str, CachedLease]):
         self._tokens: WeakValueDictionary[str, CachedLease] = WeakValueDictionary()
         self._early = early
         self._opening = False
-        #: Sends the release of what was idle, without waiting for the answer; False: it has sent nothing.
-        self.send: Callable[[CachedLease], bool] | None = None
 
     def begin(self, kept: CachedLease) -> None:
         """Add a lease that was granted."""
