@@ -55,10 +55,7 @@ class Life(LifeState):
         if self.hazards is not None:
             self.hazards.lift()
         client = self._public.connect(self.config["url"], ttl=self.config["ttl_s"], **self.config["options"])
-        if self.blocking:
-            ours = [shared.client._session.driver.client_id[:8] for shared in self.clients]
-        else:
-            ours = [driver.client_id[:8] for shared in self.clients for driver in shared.client._session.drivers]
+        ours = [shared.client._session.driver.client_id[:8] for shared in self.clients]
         found.append(f"  clients: {', '.join(ours)}")
         for number in range(3):
             lock = client.lock(f"own-{self.name}-{number}", ttl=OWN_TTL_S)

@@ -45,7 +45,7 @@ PACKAGE = ROOT / "src" / "holdfast"
 PACKAGES = (PACKAGE, PACKAGE / "compat" / "redis")
 
 #: Modules of both packages that are written by hand; all others are generated.
-BY_HAND = frozenset({"__init__.py", "kernel.py", "lifecycle.py", "loss.py"})
+BY_HAND = frozenset({"__init__.py"})
 
 #: Names for threads alone, by their module: a task is cancelled.
 FOR_THREADS = ("_runtime.cancel",)
@@ -58,11 +58,14 @@ HEADER = """\
 
 #: Names in code, also parts of dotted ones.
 NAMES = {
+    "AioFront": "ThreadsFront",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
     "AsyncIterator": "Iterator",
     "AsyncLeaving": "Leaving",
+    "Home": "Teller",
     "_async": "_sync",
+    "aio": "threads",
 }
 
 #: Regular expressions in strings and comments, in this order.

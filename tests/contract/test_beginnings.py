@@ -61,7 +61,7 @@ class Stage:
     def last(self) -> None:
         """From now on, a lease begins behind the message."""
         session = self.locks._session
-        driver = session.drivers[0] if hasattr(session, "drivers") else session.driver
+        driver = session.driver
         watch = driver.watch
 
         def behind(hold: Any) -> None:
@@ -119,7 +119,7 @@ def _keep(on: Stage) -> Any:
 
     def is_kept() -> bool:
         on.begins(lock.acquire()).release()
-        driver = session.drivers[0] if hasattr(session, "drivers") else session.driver
+        driver = session.driver
         return any(type(kept.holder) is list for kept in driver.lease_cache.values())
 
     eventually(is_kept)

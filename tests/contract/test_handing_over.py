@@ -232,7 +232,7 @@ def test_waiters_of_the_same_client_do_not_go_on_with_it(api: Api, url: str, uni
     lease = lock.acquire()
     waiting = api.start(lock.acquire)
     session = bare(locks)._session
-    driver = session.here if api.name == "asyncio" else session.driver
+    driver = session.driver
     lines = getattr(driver, "lines", {})
     eventually(lambda: lock.status().waiters == 1 or any(line.waiters for line in list(lines.values())))
     handle = lease.handle()

@@ -14,7 +14,7 @@ from tests.support.apis import Api
 
 def keeper_of(locks: Any) -> Any:
     session = locks._session
-    return (session.drivers[0] if hasattr(session, "drivers") else session.driver).lease_cache
+    return session.driver.lease_cache
 
 
 def keep(locks: Any, name: str, **options: Any) -> Any:

@@ -100,9 +100,7 @@ def test_the_first_of_another_client_that_waits_is_next(api: Api, url: str, uniq
 
 
 def lines_of(locks: Any) -> list[Any]:
-    session = locks._session
-    drivers = [session.driver] if hasattr(session, "driver") and not hasattr(session, "drivers") else session.drivers
-    return [line for driver in drivers for line in driver.lines.values()]
+    return list(locks._session.driver.lines.values())
 
 
 def test_one_that_gives_up_leaves_the_others_their_turn(api: Api, url: str, unique_name: str) -> None:

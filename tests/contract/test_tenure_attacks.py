@@ -45,7 +45,7 @@ def waiting(look: Any, name: str, tenured: Tenured) -> int:
     """Local waiters of a client, and those in the server's queue."""
     session = getattr(tenured.locks, "_target", tenured.locks)._session
     api = tenured.api
-    driver = api.call(getattr, session, "here") if isinstance(api, AsyncioApi) else session.driver
+    driver = session.driver
     return sum(len(line.waiters) for line in list(driver.lines.values())) + int(
         look.zcard(f"holdfast:{{{name}}}:queue")
     )

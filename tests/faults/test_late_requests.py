@@ -97,7 +97,7 @@ def on_another_connection(near: Any) -> None:
     """Have what follows not wait behind what is held back: threads never do, asyncio does until it finds it silent."""
     client = getattr(near, "_target", None)
     if client is not None:
-        for node in client._session.here.topology.nodes():
+        for node in client._session.driver.topology.nodes():
             near._api.call(node.retire_wire)
 
 

@@ -41,8 +41,15 @@ async def served(server: embedded.Server, **options: Any) -> AsyncIterator[tuple
 
 async def settled(locks: Client) -> None:
     """All give-backs have been answered."""
-    for driver in locks._session.drivers:
-        assert await driver.settle(PATIENCE_S)
+    front = locks._session.driver
+
+    async def idle() -> bool:
+        turned = asyncio.Event()
+        front.engine.call(front.home.soon, turned.set)  # what was submitted before has begun
+        await turned.wait()
+        return not any(task.background for task in tuple(front.client.tasks))
+
+    await eventually(idle, "nothing is given back any more")
 
 
 async def eventually(condition: Callable[[], Awaitable[Any]], what: str) -> Any:

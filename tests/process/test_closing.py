@@ -330,7 +330,7 @@ def test_releases_that_are_cancelled_before_their_first_step(
     async def main() -> None:
         locks = holdfast.asyncio.connect(valkey_server.url, ttl=600)
         leases = [await locks.lock(f"{unique_name}-{i}").acquire() for i in range(5)]
-        driver = locks._session.drivers[0]
+        driver = locks._session.driver
         before = asyncio.all_tasks()
         for lease in leases:
             driver.unwatch(lease._record)

@@ -50,9 +50,7 @@ PLACES = {1: "asks the server", 2: "passes, and hands on", 3: "is handed it on"}
 
 def standing(client: Any) -> int:
     """How many turns wait in the lines of that client."""
-    session = client._session
-    drivers = session.drivers if hasattr(session, "drivers") else [session.driver]
-    return sum(line.behind() for driver in drivers for line in list(driver.lines.values()))
+    return sum(line.behind() for line in list(client._session.driver.lines.values()))
 
 
 # ---------------------------------------------------------------------- threads

@@ -22,7 +22,7 @@ from holdfast._core.waiting import Grant, wait_for
 
 # sync-add: from holdfast._runtime.cancel import Cancel
 from holdfast._runtime.clock import clock
-from holdfast.errors import ClientClosed, NotHeld
+from holdfast.errors import NotHeld
 
 __all__ = ["Condition"]
 
@@ -102,12 +102,11 @@ class Condition(Enterable[Lease]):
             # sync: got = wait_turn(session, lock.name, "lock", acquisition, protocol, cancel)
             got = await wait_turn(session, lock.name, "lock", acquisition, protocol)
             assert isinstance(got, Grant)
-            # sync-drop
-            if driver.closed:
-                raise ClientClosed()  # and it is given back below
             again = lock._record(token, got)
             again.on_loss = record.on_loss
             again.report = record.report
+            # sync-drop
+            again.home = record.home
             # sync-drop
             for body in lease._bodies or ():
                 driver.bodies[body] = again

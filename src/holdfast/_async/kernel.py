@@ -1,4 +1,4 @@
-"""Acquiring and releasing, by hand for each API: what runs for every lock, and may be interrupted anywhere.
+"""Acquiring and releasing: what runs for every lock, and may be interrupted anywhere.
 
 Laws: whatever comes up between the first request and the return of the lease, what the server may have granted is given
 back; nothing is called behind a grant outside of the `try` that sees to that. No decision of the protocol is taken
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from asyncio import _get_running_loop, current_task
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import CodeType
 from typing import Any, Generic, TypeVar
@@ -29,152 +28,221 @@ from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._engine.pack import PreparedRequest
 from holdfast._front.aio import AioFront
+
+# sync-add: from holdfast._runtime.cancel import Cancel, Cancelled
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import lazily
-from holdfast.errors import AcquireTimeout, AlreadyHeld, ClientClosed, LeaseLost
 
-__all__ = ["Acquirable", "release", "release_later", "wait_turn"]
+# sync: from holdfast.errors import AcquireCancelled, AcquireTimeout, AlreadyHeld, ConfigurationError, HoldfastError, LeaseLost
+from holdfast.errors import AcquireTimeout, AlreadyHeld, HoldfastError, LeaseLost
+
+__all__ = ["Acquirable", "wait_turn"]
 
 L = TypeVar("L")
 R = TypeVar("R")
 
+#: What is held, and who holds it, by number.
+Owners = tuple[tuple[str, int], ...]
+
 
 class Acquirable(AcquirableBase, Generic[L]):
-    """What a lease is acquired of: the part that is by hand."""
+    """What a lease is acquired of."""
 
     _session: Session
     _lease_class: Any
 
+    # sync: def _acquire(self, timeout_s: float | None, cancel: Cancel | None, frame: Any, mark: str | None = None) -> L:
     async def _acquire(self, timeout_s: float | None, frame: Any, mark: str | None = None) -> L:
-        """In one piece: calls cost time on each acquire, and are more places between a grant and its `try`."""
         if hook.observer is not None:
             hook.observer.acquiring(self._name, self._label, timeout_s)
+        # sync-add: _check_cancel(cancel)
         session = self._session
-        driver = session.here
-        if driver is None or driver.loop is not _get_running_loop() or driver.closed:
-            driver = session.driver
-        task = current_task(driver.loop)
         code, offset = frame.f_code, frame.f_lasti
         del frame
-        me = session.number_of(task)
-        owned_as = self._owned_as if task is not None else ()  # without a task, owners cannot be told apart
-        owners = ((owned_as[0], me),) if len(owned_as) == 1 else tuple([(kind, me) for kind in owned_as])
+        driver = session.driver
+        me = driver.me()
+        owners = tuple([(kind, me) for kind in self._owned_as]) if me else ()  # 0: owners cannot be told apart
         for owner in owners:
-            lease = session.lease_of(owner[0]) if owner in session.owners else None
-            if lease is not None and not lease._record.check_expired(clock()):
-                if not self._reentrant or lease._record.label == "read lock":  # others read, too
-                    raise AlreadyHeld(lease.name, lease._record.label, self._label)
-                if lease._entries is None:
-                    lease._entries = []  # it was acquired through an object that is not reentrant
-                lease._entries += (None,)  # not a call, after which a signal handler could raise
-                return lease  # type: ignore[no-any-return]
+            held = session.owners.get(owner)
+            if held is not None and (lease := held()) is not None and not lease._record.check_expired(clock()):
+                return self._once_more(lease)
+        if driver.closed:
+            raise driver.closed_error()
         kept_as = self._kept_as
-        kept = None if kept_as is None else driver.lease_cache.get(kept_as)
-        if kept is not None:
-            token = f"{driver.client_id}:{me}:{next(session.sequence)}"
+        token = f"{driver.client_id}:{self._mark if mark is None else mark}{me}:{next(session.sequence)}"
+        if kept_as is not None:
+            kept = driver.lease_cache.get(kept_as)
             try:
-                if kept.take(token, clock()):
+                if kept is not None and kept.take(token, clock()):
                     return self._begin_again(driver, kept, owners, code, offset)
             except BaseException:
-                if kept.was_taken(token):
+                if kept is not None and kept.was_taken(token):
                     driver.spawn(kept.give_up())
                 raise
-        got: TenureLease | Grant | Busy | None = None
-        record: LeaseRecord | None = None
-        report = session.reports.begin(self._label, self._name, self._report_level)
-        asks = self._asks
-        if asks is None:
-            asks = self._prepare()
-        token = f"{driver.client_id}:{self._mark if mark is None else mark}{me}:{next(session.sequence)}"
-        if kept_as is not None and driver.lease_cache.hears(kept_as, driver.listening(kept_as)):
-            token += KEPT
+            if driver.lease_cache.hears(kept_as, driver.listening(kept_as)):
+                token += KEPT
         turn: LocalWaiter | None = None
-        first, release_ask = asks or (None, None)
-        asking = session.asking
-        note = self._line_key
+        record: LeaseRecord | None = None
+        got: TenureLease | Grant | Busy | None = None
+        report = session.reports.begin(self._label, self._name, self._report_level)
         try:
-            if note is not None and not is_alone(note, driver.lines) and timeout_s != 0:
+            # Not in a signal handler of a thread that has a turn: it would wait for what it has interrupted.
+            if self._finds_others(driver) and timeout_s != 0 and me not in driver.turning:
                 turn = LocalWaiter(token, clock())
-                turn.join(driver.lines, note)
+                driver.turning.add(me)
+                turn.join(driver.lines, self._line_key)
                 token = turn.token
-            asking[token] = code, offset
             if report.detailed:
                 driver.queueing[token] = report
-            if turn is None or turn.first:
-                start = self._ask if turn is None else partial(self._ask_as_owner, turn)
-                if driver.introduce_at < 0.0 and timeout_s != 0:
-                    start = partial(_introduced, partial(session.introduce, driver, clock()), start)
-                got = await driver.acquire(first, start, token, timeout_s, self._ttl_ms)
-            else:
-                got = await driver.wait_in_line(turn, self._wait_in_line, timeout_s, self._ttl_ms)
-            if driver.closed and type(got) is not Busy:
-                raise ClientClosed()  # and it is given back below
-            if type(got) is Grant:
-                if turn is not None and not turn.over:
-                    got.turn = turn
-                record = self._record(token, got)
-                if turn is not None and record.turn is None and not turn.over:
-                    driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
-                if got.stray or got.more is PLAIN or token[-1] == MARK:
-                    release_ask = None  # it is not the usual one
-            elif isinstance(got, LeaseRecord):
-                record, release_ask = self._under_options(got), None
-            if record is not None:
-                record.report = report
-                if note is not None:
-                    note.last = record
-                if record.held_since >= driver.introduce_at:
-                    session.introduce(driver, record.held_since)
-                asking.pop(token, None)  # not in a `finally`: after an exception there, it would not be given back
+            session.asking[token] = code, offset
+            # sync-drop
+            driver.undo[token] = partial(self._give_back, token)
+            # sync: got = self._get(driver, token, turn, timeout_s, cancel)
+            got = await self._get(driver, token, turn, timeout_s)
+            if not isinstance(got, Busy):
+                record = self._made(driver, token, turn, got, report)
                 # No variable here has the lease, which a kept traceback would keep.
-                return self._granted(driver, record, owners, code, offset, release_ask)
+                return self._granted(driver, record, owners, code, offset, self._usual_release(token, got))
         except RequestFailed as failure:
-            asking.pop(token, None)
-            if isinstance(failure, NotAcked):
-                failure.name, failure.label = self._name, self._label
-            public = session.public(failure)
-            report.failed(public)
-            raise public from None
+            raise self._failed(failure, report) from None
+        # sync-add: except Cancelled:
+        # sync-add:     cancelled = AcquireCancelled(self._name, self._label)
+        # sync-add:     report.failed(cancelled)
+        # sync-add:     raise cancelled from None
         except BaseException as error:
-            # Somewhere before the caller got it: it is given back here or not at all. (Where it was cancelled while it
-            # waited for an answer, the protocol has seen to that.)
-            if record is not None and driver.finish(record):
-                for owner in owners:
-                    session.owners.pop(owner, None)
-                driver.spawn_release(record)
-            if turn is not None:
-                if record is None:
-                    turn.disclaim()
-                driver.spawn(left(turn, self._give_back))
-            if not (record and record.turn) and (got is not None or type(error) is not asyncio.CancelledError):
-                driver.spawn(self._give_back(token))
-            asking.pop(token, None)
+            # Where it was cancelled while it waited for an answer, the protocol has seen to that.
+            # sync: self._undo(driver, owners, token, turn, record)
+            self._undo(driver, owners, token, turn, record, got is None and type(error) is asyncio.CancelledError)
             report.failed(error)
             if type(error) is LeaseLost:
                 raise LeaseLost(self._name, error.reason, self._label) from None
             raise
         finally:
+            # sync-drop
+            driver.undo.pop(token, None)
+            session.asking.pop(token, None)
             if report.detailed:
                 driver.queueing.pop(token, None)
-        asking.pop(token, None)
-        assert isinstance(got, Busy)
+            if turn is not None:
+                driver.turning.discard(me)
+        raise await self._given_up(got, report, timeout_s)
+
+    # -- its steps --------------------------------------------------------------------------------
+
+    def _once_more(self, lease: Any) -> L:
+        """The lease that is held already, where that may be acquired again."""
+        if not self._reentrant or lease._record.label == "read lock":  # others read, too
+            raise AlreadyHeld(lease.name, lease._record.label, self._label)
+        if lease._entries is None:
+            lease._entries = []  # it was acquired through an object that is not reentrant
+        lease._entries += (None,)  # not a call, after which a signal handler could raise
+        return lease  # type: ignore[no-any-return]
+
+    def _finds_others(self, driver: AioFront) -> bool:
+        """True if others of this client ask for it, or hold it."""
+        note = self._line_key
+        return note is not None and not is_alone(note, driver.lines)
+
+    def _get(
+        self,
+        driver: AioFront,
+        token: str,
+        turn: LocalWaiter | None,
+        timeout_s: float | None,
+        # sync: cancel: Cancel | None,
+        # sync: ) -> TenureLease | Grant | Busy:
+    ) -> Awaitable[TenureLease | Grant | Busy]:
+        """Ask the server, or wait in line."""
+        if turn is not None and not turn.first:
+            # sync: return driver.wait_in_line(turn, self._wait_in_line, timeout_s, self._ttl_ms, cancel)
+            return driver.wait_in_line(turn, self._wait_in_line, timeout_s, self._ttl_ms)
+        asks = self._asks
+        if asks is None:
+            asks = self._prepare()
+        start: Any = self._ask if turn is None else partial(self._ask_as_owner, turn)
+        if driver.introduce_at < 0.0 and timeout_s != 0:
+            start = partial(_introduced, partial(self._session.introduce, clock()), start)
+        first = asks[0] if asks else None
+        # sync: return driver.acquire(first, start, token, timeout_s, self._ttl_ms, cancel)
+        return driver.acquire(first, start, token, timeout_s, self._ttl_ms)
+
+    def _made(
+        self, driver: AioFront, token: str, turn: LocalWaiter | None, got: TenureLease | Grant, report: Any
+    ) -> LeaseRecord:
+        """The record of what was got."""
+        record: LeaseRecord
+        if isinstance(got, Grant):
+            if turn is not None and not turn.over:
+                got.turn = turn
+            record = self._record(token, got)
+            if turn is not None and record.turn is None and not turn.over:
+                driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
+        else:
+            record = self._under_options(got)
+        record.report = report
+        if self._line_key is not None:
+            self._line_key.last = record
+        if record.held_since >= driver.introduce_at:
+            self._session.introduce(record.held_since)
+        return record
+
+    def _usual_release(self, token: str, got: TenureLease | Grant) -> PreparedRequest | None:
+        """The request that releases it, where that is the usual one."""
+        if not self._asks or type(got) is not Grant or got.stray or got.more is PLAIN or token[-1] == MARK:
+            return None
+        return self._asks[1]
+
+    def _failed(self, failure: RequestFailed, report: Any) -> BaseException:
+        """Return the exception that users see."""
+        if isinstance(failure, NotAcked):
+            failure.name, failure.label = self._name, self._label
+        public = self._session.public(failure)
+        report.failed(public)
+        return public
+
+    def _undo(
+        self,
+        driver: AioFront,
+        owners: Owners,
+        token: str,
+        turn: LocalWaiter | None,
+        record: LeaseRecord | None,
+        # sync:
+        is_undone: bool,
+    ) -> None:
+        """Give back what did not reach the caller: here or not at all."""
+        if record is not None:
+            self._take_back(driver, owners, record)
+        if turn is not None:
+            if record is None:
+                turn.disclaim()
+            driver.spawn(left(turn, self._give_back))
+        # sync: if record is None or record.turn is None:
+        if not is_undone and (record is None or record.turn is None):
+            driver.spawn(self._give_back(token))
+
+    def _take_back(self, driver: AioFront, owners: Owners, record: LeaseRecord) -> None:
+        if driver.finish(record):
+            for owner in owners:
+                self._session.owners.pop(owner, None)
+            driver.spawn_release(record)
+
+    async def _given_up(self, got: Busy, report: Any, timeout_s: float | None) -> AcquireTimeout:
+        """The error for a lock that was not granted in time."""
         holder = None
         try:
             if got.holder:
-                overview = lazily("holdfast._async.overview")  # not at the start: most programs never need it
-                holder = await overview.last_holder(session, self._kind, self._name, got.holder, bool(timeout_s))
+                # Not at the start: most programs never need it.
+                # sync: overview = lazily("holdfast._sync.overview")
+                overview = lazily("holdfast._async.overview")
+                holder = await overview.last_holder(self._session, self._kind, self._name, got.holder, bool(timeout_s))
         finally:
             report.busy(got.waited_s, holder)
-        raise AcquireTimeout(self._name, got.waited_s, holder, kind=self._label)
+        return AcquireTimeout(self._name, got.waited_s, holder, kind=self._label)
 
-    def _begin_again(
-        self,
-        driver: AioFront,
-        kept: CachedLease,
-        owners: tuple[tuple[str, int], ...],
-        code: CodeType,
-        offset: int,
-    ) -> L:
+    # -- the lease --------------------------------------------------------------------------------
+
+    def _begin_again(self, driver: AioFront, kept: CachedLease, owners: Owners, code: CodeType, offset: int) -> L:
         """The lease, of what this client has kept."""
         record: LeaseRecord | None = None
         report = self._session.reports.begin(self._label, self._name, self._report_level)
@@ -185,10 +253,8 @@ class Acquirable(AcquirableBase, Generic[L]):
             record.report = report
             return self._granted(driver, record, owners, code, offset, None)
         except BaseException as error:
-            if record is not None and driver.finish(record):
-                for owner in owners:
-                    self._session.owners.pop(owner, None)
-                driver.spawn_release(record)
+            if record is not None:
+                self._take_back(driver, owners, record)
             report.failed(error)
             raise
 
@@ -196,13 +262,15 @@ class Acquirable(AcquirableBase, Generic[L]):
         self,
         driver: AioFront,
         record: LeaseRecord,
-        owners: tuple[tuple[str, int], ...],
+        owners: Owners,
         code: CodeType,
         offset: int,
         release_ask: PreparedRequest | None,
     ) -> L:
         session = self._session
         lease: Any = self._lease_class(session, driver, record, owners, code, offset, release_ask)
+        if self._reentrant:
+            lease._entries = []
         known = weakref.ref(lease)
         for owner in owners:
             session.owners[owner] = known
@@ -225,38 +293,31 @@ def _introduced(introduce: Callable[[], None], start: Callable[..., Protocol[R]]
     return start(*how)
 
 
-def release(
-    session: Session, driver: AioFront, record: LeaseRecord, ask: PreparedRequest | None
-) -> Coroutine[Any, Any, bool]:
-    """Release it in the running event loop, which may be another one than that in which it was acquired."""
-    if record.turn is not None and record.hand_on(clock()):
-        return _handed_on()
-    if ask is None or driver is not session.here or driver.closed or driver.loop is not _get_running_loop():
-        return session.driver.run(record.release())
-    return driver.release(record, ask)
-
-
-async def _handed_on() -> bool:
-    return True
-
-
-def release_later(session: Session, driver: AioFront, record: LeaseRecord, ask: PreparedRequest) -> bool:
-    """Release it without waiting for the answer; False when it has to be waited for."""
-    if record.turn is not None and record.hand_on(clock()):
-        return True
-    if driver is not session.here or driver.closed or driver.loop is not _get_running_loop():
-        return False
-    return driver.release_later(record, ask)
-
-
+# sync: def wait_turn(session: Session, name: str, kind: str, acquisition: Acquisition, protocol: Protocol[R], cancel: Cancel | None = None) -> R:
 async def wait_turn(session: Session, name: str, kind: str, acquisition: Acquisition, protocol: Protocol[R]) -> R:
     """Run the waiting for a turn that is no lease: an interruption leaves nothing in the queue."""
+    driver = session.driver
     try:
-        driver = session.driver
-    except BaseException:
-        protocol.close()
-        raise
-    try:
-        return await driver.run(protocol)
+        # sync-add: _check_cancel(cancel)
+        if driver.closed:
+            raise driver.closed_error()
+        # sync: return driver.run(protocol, cancel)
+        return await driver.run(protocol, acquisition)
     except RequestFailed as failure:
         raise session.public(failure) from None
+    # sync-add: except Cancelled:
+    # sync-add:     raise AcquireCancelled(name, kind) from None
+    except HoldfastError:
+        protocol.close()
+        raise  # the protocol has seen to it
+    # sync-drop
+    except asyncio.CancelledError:
+        raise  # the protocol has seen to it
+    except BaseException:
+        driver.spawn(acquisition.give_back())
+        raise
+
+
+# sync-add: def _check_cancel(cancel: object) -> None:
+# sync-add:     if cancel is not None and not isinstance(cancel, Cancel):
+# sync-add:         raise ConfigurationError("cancel", cancel, "a holdfast.Cancel, or None")

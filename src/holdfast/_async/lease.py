@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Self
 from holdfast._api.handles import handle_of
 from holdfast._api.leaving import AsyncLeaving, Block, instruction_of, line_of, opening, opens_block
 from holdfast._api.options import Duration, check_bool, ttl_ms_of
-from holdfast._async.kernel import release, release_later
 from holdfast._async.lifecycle import Session
-from holdfast._async.loss import Body, Loss, Wanted, tell
+from holdfast._async.loss import Loss, Wanted
 from holdfast._core.failure import RequestFailed
-from holdfast._core.record import LeaseRecord, LeaseState
+from holdfast._core.record import LeaseRecord, LeaseState, tell
 from holdfast._engine.pack import PreparedRequest
-
-# sync: from holdfast._front.threads import ThreadsFront
 from holdfast._front.aio import AioFront
+
+# sync:
+from holdfast._front.bodies import Body
 from holdfast._runtime.clock import clock
 from holdfast.errors import ConfigurationError, LeaseLost, LeaseReleased, quoted
 
@@ -59,8 +59,9 @@ class Lease:
 
     __slots__ = (
         "__weakref__",
-        # sync: "_driver",
-        *("_bodies", "_driver"),
+        # sync:
+        "_bodies",
+        *("_driver", "_home"),
         "_entries",
         "_record",
         "_loss",
@@ -75,7 +76,6 @@ class Lease:
     def __init__(
         self,
         session: Session,
-        # sync: driver: ThreadsFront,
         driver: AioFront,
         record: LeaseRecord,
         owners: tuple[tuple[str, int], ...],
@@ -85,6 +85,8 @@ class Lease:
     ) -> None:
         self._session = session
         self._driver = driver
+        #: Where its loss is told.
+        self._home = driver.home
         self._record = record
         self._loss: Loss | None = None
         self._losses: list[Loss] = []  # of those that asked for it at the same time: the first one counts
@@ -94,6 +96,8 @@ class Lease:
         self._where = where
         self._offset = offset
         self._release_ask = release_ask
+        # sync-drop
+        record.home = self._home
         # sync-drop
         self._bodies: list[Body] | None = None
 
@@ -138,7 +142,7 @@ class Lease:
         loss = self._loss
         if loss is None:
             record = self._record
-            self._losses.append(Loss(record.name, self._driver, record.label))
+            self._losses.append(Loss(record.name, self._home, record.label))
             loss = next(each for each in self._losses if type(each) is Loss)
             tell(record, loss._fire)
             if record.state is LeaseState.LOST:
@@ -170,7 +174,7 @@ class Lease:
         wanted = next((each for each in self._losses if type(each) is Wanted), None)
         if wanted is None:
             record = self._record
-            self._losses.append(Wanted(record.name, self._driver, record.label))
+            self._losses.append(Wanted(record.name, self._home, record.label))
             wanted = next(each for each in self._losses if type(each) is Wanted)
             record.on_want = wanted._fire
             if record.wanted_by is not None:
@@ -281,14 +285,11 @@ class Lease:
             session.disown(self)
             ask = self._release_ask
             waits = wait if wait is not None or ask is None else ask.confirm
-            if not waits and ask is not None and release_later(session, driver, record, ask):
+            if not waits and ask is not None and driver.release_later(record, ask):
                 return True
-            held = await release(session, driver, record, ask)
+            held = await driver.release(record, ask)
         except RequestFailed as failure:
             raise session.public(failure) from None
-        # sync-drop
-        except asyncio.CancelledError:
-            raise  # the protocol has seen to it
         except BaseException:
             if record.half_released():
                 driver.spawn_release(record)  # it may never have begun
@@ -331,14 +332,12 @@ class Lease:
             return "the start of a task"  # acquire() is itself what the task runs
         return line_of(code, offset)
 
-    # sync: def _ended(self, operation: str) -> BaseException:
-    def _ended(self, operation: str) -> LeaseLost | LeaseReleased:
+    def _ended(self, operation: str) -> BaseException:
         record = self._record
         # Alive: a signal handler asks while its thread notes the end.
         if record.state is LeaseState.LOST or (record.alive and clock() >= record.deadline):
-            # sync: lost = LeaseLost(record.name, record.reason or "expired", record.label)
-            # sync: return lost if lost.reason != "closed" else self._driver.closed_error(lost)
-            return LeaseLost(record.name, record.reason or "expired", record.label)
+            lost = LeaseLost(record.name, record.reason or "expired", record.label)
+            return lost if lost.reason != "closed" else self._driver.closed_error(lost)
         return LeaseReleased(record.name, operation, record.label)
 
     async def __aenter__(self) -> Self:
@@ -407,7 +406,7 @@ class Lease:
             raise RuntimeError("a lease can be entered in a task only")
         if self._bodies is None:
             self._bodies = []
-        self._bodies.append(Body(task, self._driver, self._record))
+        self._bodies.append(Body(task, self._driver.bodies, self._home.soon, self._record))
 
     # sync-drop
     def _end_body(self) -> bool:

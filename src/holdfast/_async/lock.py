@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-
-# sync-drop
-from asyncio import current_task
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from copy import copy
 from functools import partial
@@ -330,8 +327,7 @@ class Lock(Leasable[Lease]):
         record.lasts(held)
         record.report = self._session.reports.adopt(record)
         driver = self._session.driver
-        # sync: owners = tuple([(kind, driver.here.number) for kind in self._owned_as])
-        owners = tuple([(kind, self._session.number_of(current_task())) for kind in self._owned_as])
+        owners = tuple([(kind, driver.me()) for kind in self._owned_as])
         return self._granted(driver, record, owners, frame.f_code, frame.f_lasti, None)
 
     async def status(self) -> LockStatus:

@@ -127,6 +127,8 @@ class LeaseRecord:
     #: Of one that no thread or task owns: what the user has of it, if that is still there.
     lease: Callable[[], Any] | None = None
     tenure: Any = None
+    #: Where its loss is told, of tasks.
+    home: Any = None
     due_at: float  # when its last renewal was at first, once there was one
 
     def __init__(
@@ -383,6 +385,20 @@ class LeaseRecord:
             self.report.suspect(self)
             if self.on_suspect is not None:
                 self.on_suspect()
+
+
+def tell(record: LeaseRecord, listener: Callable[[str], None]) -> None:
+    """Let it be told of a loss, too."""
+    earlier = record.on_loss
+    if earlier is None:
+        record.on_loss = listener
+        return
+
+    def both(reason: str) -> None:
+        earlier(reason)
+        listener(reason)
+
+    record.on_loss = both
 
 
 async def note_for(places: Sequence[LockKeys], token: str, *, or_raise: bool = False) -> str | None:

@@ -109,5 +109,8 @@ class Operation:
             call(self._undo)  # it was delivered, and arrived nowhere
 
     def _leave(self) -> None:
-        if self._task is not None:
-            self._runner.interrupt(self._task, Abandoned())
+        task = self._task
+        if task is not None and task.ticket == 0 and not task.done:
+            self._runner.soon(self._leave)  # behind its beginning
+        elif task is not None:
+            self._runner.interrupt(task, Abandoned())

@@ -1,9 +1,10 @@
-"""How tasks of an event loop wait for the engine.
+"""How tasks of event loops wait for the engine.
 
-Laws: nothing here blocks the loop; however many tasks of a loop are answered at a time, that is one wake-up of it; what
-was granted to a task that has left is given back.
+Laws: nothing here blocks a loop; however many tasks of a loop are answered at a time, that is one wake-up of it; what
+was granted to a task that has left, or whose loop runs no more, is given back.
 
-Theory: what the tasks ask for in one turn of the loop is written together. The engine reads the answers, whatever the
+Theory: one client serves any number of event loops, each by a *home*: there requests of one turn of the loop are
+collected, which are written together, tasks are woken, and losses are told. The engine reads the answers, whatever the
 loop does meanwhile: it renews, and knows of losses, while the loop computes. Those are told to the loop when it runs.
 """
 
@@ -11,54 +12,109 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import os
 import socket
+import sys
 import weakref
-from asyncio import _get_running_loop
+from asyncio import _get_running_loop, current_task
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from typing import Any, TypeVar
 
+from holdfast._core.agent.closing import TOLD_S
+from holdfast._core.agent.renewals import quietly
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import replay
 from holdfast._core.record import LeaseRecord
 from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import LocalWaiter, TenureLease
-from holdfast._core.waiting import Busy, Grant, released
+from holdfast._core.tokens import owner_of
+from holdfast._core.waiting import Acquisition, Busy, Grant, released
+from holdfast._engine.client import Prepared
 from holdfast._engine.link import Link
 from holdfast._engine.operation import Abandoned, Operation
 from holdfast._engine.pack import PreparedRequest
 from holdfast._engine.requests import Ask, Later
 from holdfast._engine.server import Server
 from holdfast._front.base import SOON_S, Front, Start
+from holdfast._front.bodies import Body, closers
 from holdfast._runtime.clock import clock
+from holdfast.errors import ClientClosed, ConfigurationError, HoldfastError
 
-__all__ = ["AioFront", "closers"]
+__all__ = ["AioFront", "Home", "has_ended"]
 
 R = TypeVar("R")
 
-#: Tasks that wait for a client to be closed, and what is to be called when they have.
-closers: dict[asyncio.Task[Any], list[Callable[[], object]]] = {}
+#: When this many tasks are known by numbers, those that have ended are forgotten.
+_NUMBERS_MAX = 10_000
+#: A loop that ends waits no longer than this until its locks are released, s.
+_END_MAX_S = 2.0
+
+
+class _Numbers(dict[int, tuple["weakref.ref[asyncio.Task[Any]]", int]]):
+    """Numbers of tasks, by their ids, which may come again: a number does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next = itertools.count(1)
+        self._max = _NUMBERS_MAX
+        self._tasks: dict[int, weakref.ref[asyncio.Task[Any]]] = {}
+
+    def of(self, task: asyncio.Task[Any] | None) -> int:
+        """Return the number of that task in this process; 0 for none."""
+        if task is None:
+            return 0
+        known = self.get(id(task))
+        if known is not None and known[0]() is task:
+            return known[1]
+        if len(self._tasks) >= self._max:
+            self._forget()
+        number = next(self._next)
+        ref = self._tasks[number] = weakref.ref(task)
+        self[id(task)] = ref, number
+        return number
+
+    def task(self, number: int) -> asyncio.Task[Any] | None:
+        """Return the task of that number; None when it has gone."""
+        ref = self._tasks.get(number)
+        return None if ref is None else ref()
+
+    def _forget(self) -> None:
+        for number, ref in snapshot(self._tasks.items()):
+            if ref() is None:
+                self._tasks.pop(number, None)
+        for each, (ref, _) in snapshot(self.items()):
+            if ref() is None:
+                self.pop(each, None)
+        self._max = max(_NUMBERS_MAX, 2 * len(self._tasks))
+
+
+_numbers = _Numbers()
+
+
+def has_ended(number: int) -> bool:
+    """True if the task of that number can leave no block any more."""
+    task = _numbers.task(number)
+    return task is None or task.done()
 
 
 class _Bell:
     """Wakes a task, from any thread."""
 
-    __slots__ = ("_front", "_loop", "future")
+    __slots__ = ("_home", "future")
 
-    def __init__(self, front: AioFront, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self._front = front
-        self._loop = loop or front.loop
-        self.future: asyncio.Future[None] = self._loop.create_future()
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self.future: asyncio.Future[None] = home.loop.create_future()
 
     def ring(self) -> None:
-        if _get_running_loop() is self._loop:
+        if _get_running_loop() is self._home.loop:
             self.wake()
-        elif self._loop is self._front.loop:
-            self._front.wake_soon(self)
         else:
-            with contextlib.suppress(RuntimeError):  # it is closed
-                self._loop.call_soon_threadsafe(self.wake)
+            self._home.wake_soon(self)
 
     def wake(self) -> None:
         if not self.future.done():
@@ -68,23 +124,23 @@ class _Bell:
 class _TaskAsk(Ask):
     """One that a task waits for."""
 
-    __slots__ = ("_front", "_loop", "future", "may_lie")
+    __slots__ = ("_home", "future", "may_lie")
 
-    def __init__(self, prepared: PreparedRequest, token: str, deadline: float, front: AioFront) -> None:
+    def __init__(self, prepared: PreparedRequest, token: str, deadline: float, home: Home) -> None:
         super().__init__(prepared, token, deadline)
-        self._front = front
-        self.future: asyncio.Future[None] = front.loop.create_future()
+        self._home = home
+        self.future: asyncio.Future[None] = home.loop.create_future()
         #: Read by the loop, or by the engine where that is late.
-        self.may_lie = front.reads
+        self.may_lie = home.reads
 
     def end(self, reply: Any, failure: RequestFailed | None) -> None:
         """In whatever thread has read it."""
         if self.outcome is None:
             self.outcome = reply, failure
-            if _get_running_loop() is self._front.loop:
+            if _get_running_loop() is self._home.loop:
                 self.wake()
             else:
-                self._front.wake_soon(self)
+                self._home.wake_soon(self)
 
     def wake(self) -> None:
         """In its loop."""
@@ -92,88 +148,65 @@ class _TaskAsk(Ask):
             self.future.set_result(None)
 
 
-class AioFront(Front):
-    """What the asyncio API asks of one client, in one event loop."""
+class _Flag:
+    """What `asyncio.Event` is; set by any thread."""
 
-    def _begin(self, client_id: str) -> None:
-        self.loop = asyncio.get_running_loop()
-        #: Blocks under leases, and callbacks that are awaited.
-        self.bodies: dict[object, LeaseRecord] = {}
+    __slots__ = ("_bells", "_home", "_is_set")
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._bells: dict[int, _Bell] = {}
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """True if the flag is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set it, and wake those that wait for it."""
+        self._is_set = True
+        for bell in snapshot(self._bells.values()):
+            bell.ring()
+
+    async def wait_s(self, timeout_s: float | None) -> bool:
+        """Wait until it is set; whether it is."""
+        bell = _Bell(self._home.front.home)
+        self._bells[id(bell)] = bell
+        try:
+            if not self._is_set:
+                async with asyncio.timeout(timeout_s):
+                    await bell.future
+        except TimeoutError:
+            pass
+        finally:
+            self._bells.pop(id(bell), None)
+        return self._is_set
+
+
+class Home:
+    """What a client has in one event loop."""
+
+    def __init__(self, front: AioFront, loop: asyncio.AbstractEventLoop) -> None:
+        self.front = front
+        self.loop = loop
+        #: Callbacks that are awaited.
         self.callbacks: set[asyncio.Task[Any]] = set()
-        self._out: list[Any] = []
+        self._out: list[Ask] = []
         self._woken: deque[_Bell | _TaskAsk] = deque()
         self._waking = False
         #: The connection that the loop reads, too, by which socket, and whether it can.
         self._link: Link | None = None
         self._twin: socket.socket | None = None
         self.reads = False
-        super()._begin(client_id)
-        self._guest = _close_with_the_loop(weakref.ref(self))
-        # Where a loop is run by those who close its generators at its end, this one closes the front.
+        self._guest = _end_with_the_loop(weakref.ref(front), loop)
+        # Where a loop is run by those who close its generators at its end, this one ends what is held there.
         with contextlib.suppress(StopIteration):
             self._guest.asend(None).send(None)
 
-    # -- waking tasks -----------------------------------------------------------------------------
+    # -- asking -----------------------------------------------------------------------------------
 
-    def wake_soon(self, bell: _Bell | _TaskAsk) -> None:
-        """By another thread."""
-        self._woken.append(bell)
-        if not self._waking:
-            self._waking = True
-            try:
-                self.loop.call_soon_threadsafe(self._wake)
-            except RuntimeError:
-                pass  # the loop is closed, and nothing waits in it
-
-    def _wake(self) -> None:
-        self._waking = False  # first: what comes from now on wakes the loop again
-        woken = self._woken
-        while woken:
-            woken.popleft().wake()
-
-    # -- running ----------------------------------------------------------------------------------
-
-    async def run(self, protocol: Protocol[R]) -> R:
-        """Have the engine run it, and wait for its end."""
-        bell = _Bell(self)
-        operation = Operation(self.client, protocol, lambda: bell.ring())
-        try:
-            self.engine.call(operation.begin)
-            while not operation.over:
-                await bell.future
-                bell = _Bell(self)
-                while operation.chores:
-                    await self._do(*operation.chores.popleft())
-        except BaseException:
-            operation.abandon(self.engine.call)
-            raise
-        if operation.error is not None:
-            raise operation.error
-        result: R = operation.result
-        return result
-
-    async def _do(
-        self, function: Callable[[Any], Any], argument: Any, told: Callable[[Any, BaseException | None], None]
-    ) -> None:
-        value, failed = None, None
-        try:
-            value = function(argument)
-            if hasattr(value, "__await__"):
-                value = await value
-        except BaseException as error:
-            failed = error
-        self.engine.call(told, value, failed)
-
-    async def _ask(self, server: Server, first: PreparedRequest, token: str, patience_s: float) -> Any:
-        """The reply and the failure; None where there is no connection."""
-        if not server.is_open:
-            return None
-        ask = _TaskAsk(first, token, clock() + patience_s, self)
-        self._put(server, ask)
-        await ask.future
-        return ask.outcome
-
-    def _put(self, server: Server, ask: Ask) -> None:
+    def put(self, server: Server, ask: Ask) -> None:
+        """Send it with what others ask for in this turn of the loop."""
         if not self._out:
             self.loop.call_soon(self._flush, server)
         self._out.append(ask)
@@ -208,8 +241,174 @@ class AioFront(Front):
     def _read_no_more(self) -> None:
         twin, self._twin, self._link, self.reads = self._twin, None, None, False
         if twin is not None:
-            self.loop.remove_reader(twin)
+            if not self.loop.is_closed():
+                self.loop.remove_reader(twin)
             twin.close()
+
+    def wake_soon(self, bell: _Bell | _TaskAsk) -> None:
+        """By another thread."""
+        self._woken.append(bell)
+        if not self._waking:
+            self._waking = True
+            try:
+                self.loop.call_soon_threadsafe(self._wake)
+            except RuntimeError:
+                self._woken.clear()  # the loop is closed; its tasks end as garbage, and give back what they asked for
+                self._waking = False
+
+    def _wake(self) -> None:
+        self._waking = False  # first: what comes from now on wakes the loop again
+        woken = self._woken
+        while woken:
+            woken.popleft().wake()
+
+    def left_over(self) -> list[Ask]:
+        """What was not sent before the loop stopped."""
+        if self.loop.is_running():
+            return []
+        out, self._out = self._out, []
+        return out
+
+    # -- telling ----------------------------------------------------------------------------------
+
+    def flag(self) -> _Flag:
+        """What tasks wait for and any thread sets."""
+        return _Flag(self)
+
+    def prepare(self) -> None:
+        """There will be something to tell: the loop does that."""
+
+    def tell(self, callback: Callable[[Any], Any], argument: Any) -> None:
+        """Call a user's function in the loop; what it returns is awaited in the background."""
+        self.soon(self._call, callback, argument)
+
+    def soon(self, function: Callable[..., object], *args: Any) -> None:
+        """Call it in the loop, from whichever thread; not at all where that is closed."""
+        with contextlib.suppress(RuntimeError):
+            if _get_running_loop() is self.loop:
+                self.loop.call_soon(function, *args)
+            else:
+                self.loop.call_soon_threadsafe(function, *args)
+
+    def _call(self, callback: Callable[[Any], Any], argument: Any) -> None:
+        result = callback(argument)
+        if asyncio.iscoroutine(result):
+            task = self.loop.create_task(result)
+            self.callbacks.add(task)
+            task.add_done_callback(self.callbacks.discard)
+
+    def has_told(self) -> bool:
+        """True if callbacks have ended, but for those that wait for the end themselves."""
+        return self.loop.is_closed() or all(task in closers for task in snapshot(self.callbacks))
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def detach(self) -> None:
+        """Leave the loop; in it, or when it does not run."""
+        self._read_no_more()
+        if self.loop is _get_running_loop():
+            with contextlib.suppress(StopIteration, RuntimeError):
+                self._guest.aclose().send(None)
+
+
+class AioFront(Front):
+    """What the asyncio API asks of one client."""
+
+    def _begin(self, client_id: str) -> None:
+        #: Blocks under leases.
+        self.bodies: dict[Body, LeaseRecord] = {}
+        #: Tasks that wait for each other here, or are about to.
+        self.turning: set[int] = set()
+        #: By the tokens of what tasks are acquiring, what makes the protocol that gives it back.
+        self.undo: dict[str, Callable[[], Protocol[None]]] = {}
+        self._homes: dict[int, Home] = {}
+        self._here: Home | None = None
+        super()._begin(client_id)
+
+    # -- who asks ---------------------------------------------------------------------------------
+
+    @property
+    def home(self) -> Home:
+        """That of the running event loop."""
+        here = self._here
+        loop = _get_running_loop()
+        if here is None or here.loop is not loop:
+            here = self._homes.get(id(loop))
+            if loop is None or here is None or here.loop is not loop:
+                here = self._enter(loop)
+            self._here = here
+        return here
+
+    def _enter(self, loop: asyncio.AbstractEventLoop | None) -> Home:
+        if loop is None:
+            trio = sys.modules.get("trio")
+            running = "of trio" if trio is not None and trio.lowlevel.in_trio_run() else None
+            allowed = "one of asyncio; elsewhere use holdfast.Client in a thread, as by trio.to_thread.run_sync()"
+            raise ConfigurationError("event loop", running, allowed)
+        for home in snapshot(self._homes.values()):
+            if home.loop.is_closed():
+                self._homes.pop(id(home.loop), None)
+                home.detach()
+                for record in self._end(home):
+                    self.spawn(quietly(record))
+        home = self._homes[id(loop)] = Home(self, loop)
+        return home
+
+    def me(self) -> int:
+        """Return the number of the running task; 0 outside of one (a callback, another thread)."""
+        try:
+            return _numbers.of(current_task())
+        except RuntimeError:
+            return 0  # no event loop runs here
+
+    # -- running ----------------------------------------------------------------------------------
+
+    async def run(self, protocol: Protocol[R], asker: Acquisition | None = None) -> R:
+        """Have the engine run it, and wait for its end. `asker`: what is given back when its caller has left."""
+        if asker is None:
+            return await self._run(protocol, None)
+        self.undo[asker.token] = asker.give_back
+        try:
+            return await self._run(protocol, asker.give_back)
+        finally:
+            self.undo.pop(asker.token, None)
+
+    async def _run(self, protocol: Protocol[R], undo: Callable[[], Protocol[None]] | None) -> R:
+        try:
+            home = self.home
+        except BaseException:
+            protocol.close()
+            raise
+        bell = _Bell(home)
+        operation = Operation(
+            self.client, protocol, lambda: bell.ring(), None if undo is None else partial(_undo, undo)
+        )
+        try:
+            self.engine.call(operation.begin)
+            while not operation.over:
+                await bell.future
+                bell = _Bell(home)
+                while operation.chores:
+                    await self._do(*operation.chores.popleft())
+        except BaseException:
+            operation.abandon(self.engine.call)
+            raise
+        if operation.error is not None:
+            raise operation.error
+        result: R = operation.result
+        return result
+
+    async def _do(
+        self, function: Callable[[Any], Any], argument: Any, told: Callable[[Any, BaseException | None], None]
+    ) -> None:
+        value, failed = None, None
+        try:
+            value = function(argument)
+            if hasattr(value, "__await__"):
+                value = await value
+        except BaseException as error:
+            failed = error
+        self.engine.call(told, value, failed)
 
     # -- acquiring and releasing ------------------------------------------------------------------
 
@@ -218,21 +417,26 @@ class AioFront(Front):
     ) -> Grant | Busy:
         """Acquire with this token: by `first` alone where that is granted in time, else by the protocol."""
         if first is None or not self._asks_first(first):
-            return await self.run(self._acquires(first, start, token, timeout_s, ttl_ms))
-        behind = self.client.releasing.before(first.key)
+            return await self._run(self._acquires(first, start, token, timeout_s, ttl_ms), self.undo.get(token))
         server = self.topology.node_for(first.key, None)
+        if not server.is_open:
+            return await self._run(self._acquires(first, start, token, timeout_s, ttl_ms), self.undo.get(token))
+        behind = self.client.releasing.before(first.key)
         asked_at = clock()
+        home = self.home
+        ask = _TaskAsk(first, token, asked_at + self._patience_s(first, timeout_s), home)
+        home.put(server, ask)
         try:
-            outcome = await self._ask(server, first, token, self._patience_s(first, timeout_s))
+            await ask.future
         except BaseException:
             self.spawn(_undone(replay(start(token, timeout_s, True), asked_at, None, Abandoned())))
             raise
-        if outcome is None:
-            return await self.run(self._acquires(first, start, token, timeout_s, ttl_ms))
+        outcome = ask.outcome
         grant = self._grant(server, outcome, asked_at, ttl_ms)
         if grant is not None:
             return grant
-        return await self.run(self._goes_on(first, start, token, timeout_s, ttl_ms, behind, asked_at, outcome))
+        rest = self._goes_on(first, start, token, timeout_s, ttl_ms, behind, asked_at, outcome)
+        return await self._run(rest, self.undo.get(token))
 
     async def wait_in_line(
         self,
@@ -245,10 +449,12 @@ class AioFront(Front):
         if self.queueing and (report := self.queueing.pop(turn.token, None)) is not None:
             report.queued()
         if ttl_ms > 1000 * SOON_S and (timeout_s is None or timeout_s > SOON_S):
-            bell = _Bell(self)
+            home = self.home
+            bell = _Bell(home)
             turn.bell = bell.ring
-            late = self.loop.call_later(SOON_S, bell.wake)
+            late = home.loop.call_later(SOON_S, bell.wake)
             try:
+                # Once: whatever else it is woken for is for the protocol to see.
                 if not turn.is_called() and not self.closed:
                     await bell.future
             finally:
@@ -257,18 +463,22 @@ class AioFront(Front):
             taken = turn.take(clock()) if turn.has_the_right() and not self.closed else None
             if taken is not None:
                 return taken
-        return await self.run(start(turn, timeout_s))
+        return await self._run(start(turn, timeout_s), self.undo.get(turn.token))
 
     async def release(self, record: LeaseRecord, first: PreparedRequest | None) -> bool:
         """Release what is held; False when it was not held any more. `first` as in `acquire`."""
+        if record.turn is not None and record.hand_on(clock()):
+            return True
         if first is None or not self.can_ask:
             return await self.run(self._releases(record, first))
         server = self.topology.node_for(first.key, None)
-        try:
-            outcome = await self._ask(server, first, record.token, first.request_timeout_s)
-        except BaseException:
-            self.spawn(_undone(replay(record.release(), 0.0, None, Abandoned())))
-            raise
+        if not server.is_open:
+            return await self.run(self._releases(record, first))
+        home = self.home
+        ask = _TaskAsk(first, record.token, clock() + first.request_timeout_s, home)
+        home.put(server, ask)
+        await ask.future
+        outcome = ask.outcome
         held = released(outcome[0]) if outcome is not None and outcome[1] is None else None
         return await self.run(self._releases(record, first, outcome)) if held is None else held
 
@@ -276,41 +486,58 @@ class AioFront(Front):
         """As that of `Front`; sent with what others ask for in this turn of the loop."""
         if not server.is_open:
             return False
-        self._put(server, later)
+        self.home.put(server, later)
         return True
-
-    # -- what is held -----------------------------------------------------------------------------
-
-    def has_told(self, record: LeaseRecord) -> bool:
-        """True if its blocks and callbacks have ended, but for those that wait for the end themselves."""
-        if self.loop.is_closed():
-            return True
-        if any(task not in closers for task in tuple(self.callbacks)):
-            return False
-        bodies = snapshot(self.bodies.items())
-        return not any(held is record and getattr(body, "task", None) not in closers for body, held in bodies)
-
-    def in_loop(self, function: Callable[..., object], *args: Any) -> None:
-        """Call it in the loop, from whichever thread; not at all where that is closed."""
-        with contextlib.suppress(RuntimeError):
-            if _get_running_loop() is self.loop:
-                self.loop.call_soon(function, *args)
-            else:
-                self.loop.call_soon_threadsafe(function, *args)
-
-    def call_back(self, callback: Callable[[Any], Any], argument: Any) -> None:
-        """Call a user's function; what it returns is awaited in the background."""
-        result = callback(argument)
-        if asyncio.iscoroutine(result):
-            task = self.loop.create_task(result)
-            self.callbacks.add(task)
-            task.add_done_callback(self.callbacks.discard)
 
     # -- the end ----------------------------------------------------------------------------------
 
-    async def closed_for(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End what waits, tell those who hold, release what they held; wait for that in that loop. Idempotent."""
-        bell = _Bell(self, loop)
+    def has_told(self, record: LeaseRecord) -> bool:
+        """True if its blocks and callbacks have ended, but for those that wait for the end themselves."""
+        home: Home | None = record.home
+        if home is None or home.loop.is_closed():
+            return True
+        return home.has_told() and not any(
+            held is record and body.task not in closers for body, held in snapshot(self.bodies.items())
+        )
+
+    def closed_error(self, error: HoldfastError | None = None) -> BaseException:
+        """`ClientClosed`, or that error; a cancellation at the interpreter's end."""
+        if self.exiting:
+            return asyncio.CancelledError()
+        return ClientClosed() if error is None else error
+
+    def begin_close(self, *then: Callable[[], None]) -> Callable[[], None]:
+        """As that of `Front`; what was left by loops that run no more is given back, too."""
+        self.closed = True
+        self.engine.call(self._take_over)
+        return super().begin_close(self._leave_loops, *then)
+
+    def _leave_loops(self) -> None:
+        for home in snapshot(self._homes.values()):
+            home.soon(home.detach)
+            if not home.loop.is_running():
+                home.detach()
+
+    def _take_over(self) -> None:
+        """In the engine: do for loops that do not run what their tasks would do."""
+        for home in snapshot(self._homes.values()):
+            for ask in home.left_over():
+                if isinstance(ask, Later):
+                    self.topology.node_for(ask.prepared.key, None).send_later(ask)
+                    continue
+                if not ask.prepared.grants:
+                    self.client.spawn(_sent(Prepared(ask.prepared, ask.token)))
+                ask.end(None, RequestFailed("closed", "the client is closed", "", maybe_executed=True, transient=False))
+        for token, give_back in snapshot(self.undo.items()):
+            task = _numbers.task(int(owner_of(token)))
+            if task is None or not task.get_loop().is_running():
+                self.asking.pop(token, None)
+                self.client.spawn(give_back())
+
+    async def close(self) -> None:
+        """End what waits, tell those who hold, release what they held; wait for that. Idempotent."""
+        home = self.home
+        bell = _Bell(home)
         me = asyncio.current_task()
         assert me is not None
         outermost = me not in closers
@@ -323,30 +550,55 @@ class AioFront(Front):
                 del closers[me]
                 for call in later:
                     call()
-            if loop is self.loop:
-                self._read_no_more()
-                with contextlib.suppress(StopIteration, RuntimeError):
-                    self._guest.aclose().send(None)
+
+    def _end(self, home: Home) -> list[LeaseRecord]:
+        """Tell those who hold something in a loop that has ended; returns what that was."""
+        ended = []
+        for record in self.schedule:
+            if record.home is home and not record.check_expired(clock()):
+                self.schedule.remove(record)
+                record.lose("closed")
+                ended.append(record)
+        return ended
+
+    async def end_here(self) -> None:
+        """At the end of the running loop: tell those who hold in it, and release what they held."""
+        ended = self._end(self.home)
+        until = clock() + TOLD_S
+        while not all(map(self.has_told, ended)) and clock() < until:
+            await asyncio.sleep(0.001)
+        with contextlib.suppress(TimeoutError, RequestFailed):
+            async with asyncio.timeout(_END_MAX_S):
+                await asyncio.gather(*(self.run(record.release()) for record in ended))
 
     def after_fork(self) -> None:
-        """As that of `Front`; a child's loop has a client of its own."""
+        """As that of `Front`; the child has a client of its own."""
         super().after_fork()
-        self.closed = self.ended = True
+        self._begin(os.urandom(12).hex())
+
+
+async def _sent(release: Prepared) -> None:
+    """Send a release that its task has left unsent."""
+    with contextlib.suppress(RequestFailed):
+        await release
+
+
+def _undo(undo: Callable[[], Protocol[None]], result: Any) -> Protocol[None] | None:
+    """Return what gives back the result of an operation whose caller has left."""
+    return None if type(result) is Busy else undo()
 
 
 async def _undone(protocol: Protocol[Any]) -> None:
     """Let it give back what its caller has left."""
-    try:
+    with contextlib.suppress(Abandoned, RequestFailed):
         await protocol
-    except (Abandoned, RequestFailed):
-        pass
 
 
-async def _close_with_the_loop(ref: weakref.ref[AioFront]) -> AsyncGenerator[None, None]:
-    """Closes a front that is still open when its event loop ends."""
+async def _end_with_the_loop(ref: weakref.ref[AioFront], loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
+    """Ends what is held in an event loop when that ends."""
     try:
         yield
     finally:
         front = ref()
-        if front is not None and not front.ended and front.loop is _get_running_loop():
-            await front.closed_for(front.loop)
+        if front is not None and not front.closed and loop is _get_running_loop():
+            await front.end_here()

@@ -38,7 +38,7 @@ from holdfast._runtime.clock import clock
 from holdfast._runtime.inherited import let_go
 from holdfast._runtime.waits import ring, silent_bell
 
-__all__ = ["SOON_S", "Front", "Start", "close_later", "running_front"]
+__all__ = ["SOON_S", "Front", "Start", "close_later"]
 
 R = TypeVar("R")
 #: Makes the protocol of an acquire, of its token, its timeout in s, and whether its first request was sent.
@@ -188,11 +188,16 @@ class Front:
     # -- what is held -----------------------------------------------------------------------------
 
     def watch(self, record: LeaseRecord) -> None:
-        """Renew it and look after its deadline, until `unwatch`."""
+        """Renew it and look after its deadline, until `unwatch`. Raises `ClientClosed` when the client was closed."""
         at = self.schedule.add(record, self.random())
         armed = self.client.attends_at
         if armed is None or at < armed:
             self.engine.call(self.client.arm, at)
+        if self.closed:
+            self.schedule.remove(record)
+            if record.mark_released():
+                self.spawn_release(record)
+            raise self.closed_error()
 
     def unwatch(self, record: LeaseRecord) -> None:
         """Stop watching a lease that was released."""
@@ -243,20 +248,19 @@ class Front:
 
         return wait
 
+    def closed_error(self) -> BaseException:
+        """Return what calls of a closed client raise."""
+        raise NotImplementedError
+
     def after_fork(self) -> None:
         """In the child: nothing is held, nothing runs."""
         for record in self.schedule:
             record.lose("forked")
+        self.client.abandon()
         self.topology.forget(engine())
 
 
 _fronts: weakref.WeakSet[Front] = weakref.WeakSet()
-
-
-def running_front() -> Any:
-    """In the engine's thread, the front of the client whose protocol runs; None elsewhere."""
-    running = engine()
-    return running.client.front if running.is_mine() else None
 
 
 def close_later(front: Front) -> None:
@@ -277,9 +281,9 @@ def _close_all() -> None:
 
 def _after_fork_in_child() -> None:
     forget_engines()
+    let_go()
     for front in tuple(_fronts):
         front.after_fork()
-    let_go()
 
 
 exit_hooks.register(_close_all)

@@ -25,12 +25,12 @@ from holdfast._engine.requests import Ask
 from holdfast._front.base import SOON_S, Front, Start
 from holdfast._runtime.cancel import Cancel, Cancelled
 from holdfast._runtime.clock import clock
-from holdfast._runtime.identity import here
+from holdfast._runtime.identity import has_ended, here
 from holdfast._runtime.teller import Teller
 from holdfast._runtime.waits import SLICE_S, ring, silent_bell
 from holdfast.errors import ClientClosed, HoldfastError
 
-__all__ = ["ThreadsFront"]
+__all__ = ["Teller", "ThreadsFront", "has_ended"]
 
 R = TypeVar("R")
 
@@ -51,6 +51,17 @@ class ThreadsFront(Front):
     def look_for_patches(self) -> None:
         """Note what was patched since we began."""
         self.patchable_local, self.patchable_socket = threading.local, socket.socket
+
+    def me(self) -> int:
+        """Return the number of the thread that runs."""
+        if self.patchable_local is not threading.local or self.patchable_socket is not socket.socket:
+            self.look_for_patches()
+        return self.here.number
+
+    @property
+    def home(self) -> Teller:
+        """Where losses are told."""
+        return self.teller
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -149,15 +160,6 @@ class ThreadsFront(Front):
         return self.run(self._releases(record, first, outcome)) if held is None else held
 
     # -- what is held -----------------------------------------------------------------------------
-
-    def watch(self, record: LeaseRecord) -> None:
-        """As that of `Front`. Raises `ClientClosed` when the client was closed meanwhile."""
-        super().watch(record)
-        if self.closed:
-            self.schedule.remove(record)
-            if record.mark_released():
-                self.spawn_release(record)
-            raise self.closed_error()
 
     def has_told(self, record: LeaseRecord) -> bool:
         """True if callbacks have returned."""

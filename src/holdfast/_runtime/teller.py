@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from holdfast._runtime.waits import Mailbox
+from holdfast._runtime.waits import Flag, Mailbox
 
 __all__ = ["CANNOT_START", "Teller", "report"]
 
@@ -41,6 +41,10 @@ class Teller:
         self._untold: set[object] = set()
         self._telling: dict[int, object] = {}
         self._stopped = False
+
+    def flag(self) -> Flag:
+        """What threads wait for and any thread sets."""
+        return Flag()
 
     def prepare(self) -> None:
         """There will be something to tell: have a thread for it."""

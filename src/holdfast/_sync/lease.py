@@ -17,13 +17,12 @@ from holdfast._api.handles import handle_of
 from holdfast._api.leaving import Block, Leaving, instruction_of, line_of, opening, opens_block
 from holdfast._api.options import Duration, check_bool, ttl_ms_of
 from holdfast._core.failure import RequestFailed
-from holdfast._core.record import LeaseRecord, LeaseState
+from holdfast._core.record import LeaseRecord, LeaseState, tell
 from holdfast._engine.pack import PreparedRequest
 from holdfast._front.threads import ThreadsFront
 from holdfast._runtime.clock import clock
-from holdfast._sync.kernel import release, release_later
 from holdfast._sync.lifecycle import Session
-from holdfast._sync.loss import Loss, Wanted, tell
+from holdfast._sync.loss import Loss, Wanted
 from holdfast.errors import ConfigurationError, LeaseLost, LeaseReleased, quoted
 
 __all__ = ["Lease", "LeaseState"]
@@ -56,7 +55,7 @@ class Lease:
 
     __slots__ = (
         "__weakref__",
-        "_driver",
+        *("_driver", "_home"),
         "_entries",
         "_record",
         "_loss",
@@ -80,6 +79,8 @@ class Lease:
     ) -> None:
         self._session = session
         self._driver = driver
+        #: Where its loss is told.
+        self._home = driver.home
         self._record = record
         self._loss: Loss | None = None
         self._losses: list[Loss] = []  # of those that asked for it at the same time: the first one counts
@@ -131,7 +132,7 @@ class Lease:
         loss = self._loss
         if loss is None:
             record = self._record
-            self._losses.append(Loss(record.name, self._driver, record.label))
+            self._losses.append(Loss(record.name, self._home, record.label))
             loss = next(each for each in self._losses if type(each) is Loss)
             tell(record, loss._fire)
             if record.state is LeaseState.LOST:
@@ -158,7 +159,7 @@ class Lease:
         wanted = next((each for each in self._losses if type(each) is Wanted), None)
         if wanted is None:
             record = self._record
-            self._losses.append(Wanted(record.name, self._driver, record.label))
+            self._losses.append(Wanted(record.name, self._home, record.label))
             wanted = next(each for each in self._losses if type(each) is Wanted)
             record.on_want = wanted._fire
             if record.wanted_by is not None:
@@ -267,9 +268,9 @@ class Lease:
             session.disown(self)
             ask = self._release_ask
             waits = wait if wait is not None or ask is None else ask.confirm
-            if not waits and ask is not None and release_later(session, driver, record, ask):
+            if not waits and ask is not None and driver.release_later(record, ask):
                 return True
-            held = release(session, driver, record, ask)
+            held = driver.release(record, ask)
         except RequestFailed as failure:
             raise session.public(failure) from None
         except BaseException:

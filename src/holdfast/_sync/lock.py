@@ -273,7 +273,7 @@ class Lock(Leasable[Lease]):
         record.lasts(held)
         record.report = self._session.reports.adopt(record)
         driver = self._session.driver
-        owners = tuple([(kind, driver.here.number) for kind in self._owned_as])
+        owners = tuple([(kind, driver.me()) for kind in self._owned_as])
         return self._granted(driver, record, owners, frame.f_code, frame.f_lasti, None)
 
     def status(self) -> LockStatus:
