@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from holdfast._core.abandon import abandon
 from holdfast._runtime.clock import clock
 from holdfast._runtime.inherited import ours
 from holdfast._runtime.teller import report
@@ -198,6 +199,9 @@ class Engine:
     def forget_all(self) -> None:
         """After fork, in the child."""
         self._links.clear()
+        for _, args in (*self._acts, *self._soon):
+            for protocol in args:
+                abandon(protocol)
         self._acts.clear()
         if self._bell is not None:
             self._bell.close()
