@@ -12,6 +12,7 @@ import pytest
 
 from holdfast._engine import loop
 from holdfast._engine.loop import READ, Engine
+from holdfast._runtime.waits import ring, silent_bell
 from testbed.waiting import eventually
 from tests.support.peer import running_engine
 
@@ -196,7 +197,7 @@ def test_its_thread_ends_with_the_last_client_and_begins_with_the_next() -> None
         thread.join(20)
         assert time.monotonic() - began < loop._SLEEP_MAX_S - 1, "it slept first, to the end of its longest sleep"
         assert not thread.is_alive()
-        assert (engine.thread, engine._bell) == (None, None)
+        assert not engine._running and engine._bell is None
 
 
 def test_what_is_submitted_while_it_ends_is_done() -> None:
@@ -212,7 +213,7 @@ def test_what_is_submitted_while_it_ends_is_done() -> None:
     eventually(lambda: engine.thread is None)
 
 
-def test_a_thread_that_cannot_be_started_is_an_error_of_that_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_thread_can_be_started_those_who_wait_do_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
     client = object()
     engine.enter(client)
@@ -222,8 +223,13 @@ def test_a_thread_that_cannot_be_started_is_an_error_of_that_call(monkeypatch: p
             raise RuntimeError("can't start new thread")
 
         patch.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(RuntimeError):
-            engine.call(engine.leave, client)
+        bell, who = silent_bell(), list[int]()
+        engine.call(lambda: who.append(threading.get_ident()))
+        engine.call(engine.later, 0.01, ring, bell)
+        assert not engine.runs() and "can't start" in str(engine.trouble)
+        assert engine.wait(bell, 20) and who == [threading.get_ident()]
+        assert not engine.wait(bell, 0.05)
+    assert engine.runs() and engine.trouble is None
     engine.call(engine.leave, client)
     eventually(lambda: engine.thread is None and not engine._acts)
 

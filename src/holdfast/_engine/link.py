@@ -3,17 +3,21 @@
 Laws: nothing is repeated here but a script that the server does not know; replies are matched to requests in order,
 also those that are not waited for any more; every request is answered once, by its reply or a `RequestFailed`.
 
-Theory: a helper thread connects (`dial.py`); what is sent meanwhile waits here. Any thread may write, under a lock, the
-*seat*, that is held for what never waits: requests of callers leave at once, those of the engine together at the end of
-its turn. Who finds the seat taken leaves its request to who has it, who looks for more before and after it gets up.
+Theory: a helper thread connects (`dial.py`); what is sent meanwhile waits here. Any thread may write, who has the
+*seat* for what never waits: requests of callers leave at once, those of the engine together at the end of its turn. Who
+finds the seat taken leaves its request to who has it, who looks for more before and after it gets up.
 
 The engine reads. But where nothing is under way and no messages can come, a caller reads the reply itself, as the
 *leader*, and spares two switches of threads; whatever else comes meanwhile it reads, too, until its own reply is there.
 The reply to a request that is not waited for wakes no thread: while only those are under way, the socket is not
 watched, and they are read together with the next reply, or after `LIE_S`.
 
-A signal handler may hold up who has the seat, or leads: callers that wait for long have the engine look, which then
-sends by another connection. TLS is not for two threads at a time: there the engine does it all.
+A signal handler may raise wherever a caller writes or reads. So seats are no locks: who has one is in it, and can look
+whether it was taken, however that was interrupted; a request leaves the queue in one step with its arrival among those
+that are `_gathered`, and what is pending when its reply is among the `_ends`. What was interrupted between bytes and
+their note ends the connection. A handler may also go on for long: callers that wait have the engine look, which lets
+what is under way here go another way; a handler that itself asks goes there at once. TLS is not for two threads at a
+time: there the engine does it all.
 
 A connection that owes replies and is silent gets no new requests: the next one goes on a new connection, and the old
 one lingers for what may still come.
@@ -24,9 +28,10 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-import threading
 from collections import deque
 from collections.abc import Callable
+from itertools import repeat
+from threading import get_ident
 from typing import Any
 
 import hiredis
@@ -44,6 +49,7 @@ from holdfast._engine.place import Place
 from holdfast._engine.pushes import Push
 from holdfast._engine.requests import Again, Ask, Bundle, Later
 from holdfast._runtime.clock import clock
+from holdfast._runtime.handlers import raised_by_handler
 from holdfast._runtime.inherited import ours
 from holdfast._runtime.waits import silent_bell
 
@@ -56,7 +62,7 @@ LINGER_S = 10.0
 #: A caller whose reply has not come after this has the engine look whether it was sent at all, s.
 RESCUE_S = 0.02
 #: No thread has the seat, or leads without a step, for longer than this, but below a signal handler, s.
-STUCK_S = 0.05
+STUCK_S = 0.25
 #: Who leads looks whether the connection has ended, and all is sent, at least this often, s.
 SLICE_S = 0.02
 #: Replies that are not waited for are read after this, s, or twice this.
@@ -67,6 +73,7 @@ EACH_MIN = 3
 _READ_MAX = 65_536
 
 _MORE = object()
+_POP = deque[Any].popleft
 _WANTS = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 #: A request, its reply, and why it has none.
@@ -86,14 +93,18 @@ class Link:
         self._engine = server.engine
         self._reader = hiredis.Reader(notEnoughData=_MORE)
         self._queue: deque[Any] = deque()
+        self._gathered: deque[Any] = deque()
         self._pending: deque[Any] = deque()
         #: What is left of the last piece, which the socket did not take at once.
         self._out = b""
-        self._seat = threading.Lock()
-        #: Held by who reads; whether that is a caller, and what it waits with; how often something was written or read.
-        self._reading = threading.Lock()
-        self._led = False
+        #: Who writes, and who reads, by one key: the thread's number in a tuple of its own.
+        self._seat: dict[str, tuple[int]] = {}
+        self._reading: dict[str, tuple[int]] = {}
+        #: Whether a caller reads, what it waits with, and whether it is between bytes and what they say.
+        self._led = self._inside = False
         self._poll: Any = None
+        #: What was read for whom, and not handed out yet; how often something was written, and read.
+        self._ends: deque[End] = deque()
         self._writes = self._reads = 0
         self._is_flushed_later = False
         self._connection: Any = None
@@ -107,7 +118,8 @@ class Link:
         self._alarm_at = float("inf")
         self._heard_at = clock()
         self._retired = False
-        self.ended = False
+        #: It is over; and was the parent's.
+        self.ended = self.forgotten = False
         #: Whether callers may send by themselves: it is connected, and takes new requests.
         self.is_open = False
         #: Something was read that is no part of the last reply; and messages may come.
@@ -184,48 +196,75 @@ class Link:
 
     # -- requests of callers ----------------------------------------------------------------------
 
+    def is_below(self) -> bool:
+        """True if the calling thread writes or reads here, below the signal handler that calls this."""
+        holder = self._seat.get("") or self._reading.get("")
+        return holder is not None and holder[0] == get_ident()
+
     def ask(self, ask: Ask) -> None:
         """Send it, and wait for its outcome until its deadline."""
-        if self._poll is not None and not self._subscribes and self._is_quiet() and self._reading.acquire(False):
-            self._lead(ask)
-        else:
-            ask.bell = silent_bell()
-            self._leave_or_put(ask)
+        me = (get_ident(),)
+        if self._poll is not None and not self._subscribes and self._is_quiet():
+            try:
+                if self._reading.setdefault("", me) is me:
+                    try:
+                        self._lead(ask)
+                    finally:
+                        self._stop_leading(me)
+            except BaseException:
+                self._stop_leading(me)
+                raise
         if ask.outcome is None:
             self._follow(ask)
 
     def _lead(self, ask: Ask) -> None:
         """Send it, and read what comes, until its own reply has."""
+        self._led = ask.is_put = True
+        self._put(ask)
         try:
-            self._led = True
-            self._put(ask)
             while ask.outcome is None and not self.ended and (left_s := ask.deadline - clock()) > 0:
                 if not self._poll.poll(1000 * (left_s if left_s < SLICE_S else SLICE_S)):
                     self._reads += 1
                     if self._queue:
                         self._engine.call(self.rescue)  # who has the seat is held up
-                    continue
-                ends: list[End] = []
-                trouble = self._receive(ends)
-                self._end_for_callers(ends, trouble)
-                if trouble is not None:
+                elif not self._read_for_callers():
                     break
         except BaseException:
-            self._engine.call(self._lost, None)  # a signal handler: what was read may not be known
+            if self._inside:
+                self._engine.call(self._lost, None)  # a signal handler: what was read may not be known
             raise
-        finally:
+
+    def _stop_leading(self, me: tuple[int]) -> None:
+        if self._reading.get("") is me:
             self._led = False
-            self._reading.release()
+            del self._reading[""]
             if self._pending or self._queue or self._retired:
                 self._engine.call(self.rescue)
 
+    def _read_for_callers(self) -> bool:
+        """By who is not the engine: read what has come; False where that was the end."""
+        self._inside = True
+        trouble = self._receive()
+        ends = self._ends
+        while ends:
+            self._hand_out(*ends[0], False)
+            ends.popleft()
+        self._inside = False
+        if trouble is not None:
+            self._engine.call(self._end, trouble)
+            return False
+        if self._queue:
+            self.write()
+        return True
+
     def _follow(self, ask: Ask) -> None:
         """Wait for what another thread reads."""
-        bell, patience_s = ask.bell, RESCUE_S
-        if bell is None:
-            ask.bell = bell = silent_bell()
-        while ask.outcome is None and (left_s := ask.deadline - clock()) > 0:
-            if not bell.acquire(True, left_s if left_s < patience_s else patience_s):
+        bell, patience_s = silent_bell(), RESCUE_S
+        ask.bell = bell
+        if not ask.is_put:
+            self._leave_or_put(ask)
+        while ask.outcome is None and not self.forgotten and (left_s := ask.deadline - clock()) > 0:
+            if not self._engine.wait(bell, left_s if left_s < patience_s else patience_s):
                 self._engine.call(self.rescue)
                 patience_s *= 2
 
@@ -248,31 +287,35 @@ class Link:
         if asks[-1].may_lie and not self._ticks:
             self._ticks = True
             self._engine.call(self._begin_ticks)
-        if self.ended or self._seat.locked():
+        if self.ended or self._seat:
             self._engine.call(self.rescue)
 
     def read_here(self) -> None:
         """By an event loop that watches the socket, too: read what comes for its tasks, unless the engine does."""
-        if self._armed or self._led or not self._reading.acquire(False):
+        if self._armed or self._led:
             return
-        ends: list[End] = []
+        reading, me = self._reading, (get_ident(),)
         try:
-            trouble = self._receive(ends)
-        finally:
-            self._reading.release()
-        self._end_for_callers(ends, trouble)
+            if reading.setdefault("", me) is me:
+                try:
+                    self._read_for_callers()
+                finally:
+                    del reading[""]
+        except BaseException:
+            if reading.get("") is me:
+                del reading[""]
+            if self._inside:
+                self._engine.call(self._lost, None)
+            raise
 
-    def _end_for_callers(self, ends: list[End], trouble: RequestFailed | None) -> None:
-        """By who has read that, and is not the engine."""
-        for request, reply, failure in ends:
-            if request.ends_anywhere:
-                request.end(reply, failure)
-            else:
-                self._engine.call(request.end, reply, failure)
-        if trouble is not None:
-            self._engine.call(self._end, trouble)
-        elif self._queue:
-            self.write()
+    def _hand_out(self, request: Any, reply: Reply, failure: RequestFailed | None, by_engine: bool) -> None:
+        if failure is not None and failure.kind == "NOSCRIPT" and request.script is not None:
+            if request.wanted:
+                self._queue.append(Again(request))
+        elif by_engine or request.ends_anywhere:
+            request.end(reply, failure)
+        else:
+            self._engine.call(request.end, reply, failure)
 
     def _leave_or_put(self, ask: Ask) -> None:
         """Where the engine is at work, leave it to that, which sends what many have asked for in one piece."""
@@ -280,9 +323,7 @@ class Link:
             self._put(ask)
             return
         self._queue.append(ask)
-        if not self._is_flushed_later:
-            self._is_flushed_later = True
-            self._engine.call(self.flush)
+        self._engine.call(self.write)
 
     def _put(self, ask: Ask) -> None:
         self._queue.append(ask)
@@ -295,41 +336,46 @@ class Link:
 
     def write(self) -> None:
         """Write what is queued. Any thread may, but with TLS."""
-        queue, seat = self._queue, self._seat
-        while queue and seat.acquire(False):
-            lost: OSError | None = None
-            data = b""
-            try:
-                sock, pending = self._sock, self._pending
-                if sock is None or self._out:
-                    return
-                if not pending:
-                    self._heard_at = clock()  # it owed nothing until now
-                request = queue[0]
-                if len(queue) > 1:
-                    data, lies = self._gather()
-                else:
-                    pending.append(request)  # before it leaves the queue: whatever comes up now, it is in one of both
-                    queue.popleft()
-                    data, lies = request.packed, request.may_lie
-                if self._armed == (lies or self._led):
-                    self._arm_or_not()
-                sent = sock.send(data)
-                if sent < len(data):
-                    self._leave(data[sent:])
-            except _WANTS:
-                self._leave(data)
-            except OSError as error:
-                lost = error
-            except BaseException:
-                self._engine.call(self._lost, None)  # a signal handler, perhaps between a request and its note
+        seat, me = self._seat, (get_ident(),)
+        try:
+            goes_on = True
+            while goes_on and self._queue and seat.setdefault("", me) is me:
+                try:
+                    goes_on = self._write_some()
+                finally:
+                    self._writes += 1
+                    del seat[""]
+        except BaseException:
+            if seat.get("") is me:
+                del seat[""]
+            self._engine.call(self._lost, None)  # a signal handler, perhaps between a request and its note
+            raise
+
+    def _write_some(self) -> bool:
+        """With the seat; False where no more can be written now."""
+        sock, pending = self._sock, self._pending
+        if sock is None or self._out:
+            return False
+        data = b""
+        try:
+            if not pending:
+                self._heard_at = clock()  # it owed nothing until now
+            data, lies = self._gather()
+            if not data:
+                return False
+            if self._armed == (lies or self._led):
+                self._arm_or_not()
+            sent = sock.send(data)
+            if sent < len(data):
+                self._leave(data[sent:])
+        except _WANTS:
+            self._leave(data)
+        except OSError as error:
+            if raised_by_handler(error):
                 raise
-            finally:
-                self._writes += 1
-                seat.release()
-            if lost is not None:
-                self._engine.call(self._lost, lost)
-                return
+            self._engine.call(self._lost, error)
+            return False
+        return True
 
     def _arm_or_not(self) -> None:
         """With the seat: have the engine read what comes, unless a caller does, or all of it may lie."""
@@ -352,12 +398,16 @@ class Link:
         self._watch(True)
 
     def _gather(self) -> tuple[bytes, bool]:
-        requests, queue = [], self._queue
-        for _ in range(len(queue)):
-            requests.append(queue.popleft())
+        queue, gathered = self._queue, self._gathered
+        try:
+            gathered.extend(map(_POP, repeat(queue, len(queue))))  # one step each, in which no signal handler comes
+        except IndexError:
+            pass  # the engine has taken them for another connection
+        requests = list(gathered)
         if len(requests) >= EACH_MIN:
             requests = self._bundled(requests)
         self._pending.extend(requests)
+        gathered.clear()
         return b"".join([request.packed for request in requests]), all(request.may_lie for request in requests)
 
     def _bundled(self, requests: list[Any]) -> list[Any]:
@@ -377,7 +427,8 @@ class Link:
         return found
 
     def _write_rest(self) -> None:
-        if not self._seat.acquire(False):
+        me = (get_ident(),)
+        if self._seat.setdefault("", me) is not me:
             return  # who has it finds the rest
         try:
             sock, out = self._sock, self._out
@@ -392,7 +443,7 @@ class Link:
             if not self._out:
                 self._watch(self._armed)
         finally:
-            self._seat.release()
+            del self._seat[""]
         if not self._out:
             self.write()
 
@@ -402,7 +453,7 @@ class Link:
             self._end_queue()
         elif self._sock is not None:
             self.write()
-            if self._seat.locked() or self._led:
+            if self._seat or self._reading:
                 self._engine.later(STUCK_S, self._look_for_stuck, self._writes, self._reads)
             elif self._pending:
                 self._watch(True)
@@ -411,14 +462,16 @@ class Link:
 
     def _look_for_stuck(self, writes: int, reads: int) -> None:
         """A signal handler goes on and on, above a thread that was writing or reading: others go by another way."""
-        if self.ended or not (self._seat.locked() or self._led):
+        if self.ended or not (self._seat or self._reading):
             self.rescue()
-        elif (self._seat.locked() and self._writes == writes) or (self._led and self._reads == reads):
+        elif (self._seat and self._writes == writes) or (self._reading and self._reads == reads):
             self.retire()
             waiting: list[Any] = []
             while self._queue:
                 waiting.append(self._queue.popleft())
             self.server.take_over(waiting)
+            for request in self._under_way():
+                request.end(None, self._broken(None))  # it stays where it is: it may be answered yet
 
     def _begin_ticks(self) -> None:
         self._engine.later(LIE_S, self._tick, None)
@@ -446,16 +499,17 @@ class Link:
 
     def _read(self) -> None:
         """Take what has come."""
-        if not self._reading.acquire(False):
+        me = (get_ident(),)
+        if self._reading.setdefault("", me) is not me:
             self._watch(False)  # a caller reads, and has us watch again afterwards
             return
-        ends: list[End] = []
+        ends = self._ends
         try:
-            trouble = self._receive(ends)
+            trouble = self._receive()
         finally:
-            self._reading.release()
-        for request, reply, failure in ends:
-            request.end(reply, failure)
+            del self._reading[""]
+        while ends:
+            self._hand_out(*ends.popleft(), True)
         if trouble is not None:
             self._end(trouble)
             return
@@ -464,26 +518,28 @@ class Link:
         if self._retired and not self._pending and not self._out:
             self._engine.soon(self.close)
 
-    def _receive(self, ends: list[End]) -> RequestFailed | None:
+    def _receive(self) -> RequestFailed | None:
         while (sock := self._sock) is not None:
             try:
                 data = sock.recv(_READ_MAX)
             except _WANTS:
                 return None
             except OSError as error:
+                if raised_by_handler(error):
+                    raise
                 return self._broken(error)
             if not data:
                 return self._broken(None)
             self._heard_at = clock()
             self._reads += 1
-            if (trouble := self._parse(data, ends)) is not None:
+            if (trouble := self._parse(data)) is not None:
                 return trouble
             if not (self._is_tls and sock.pending()):  # type: ignore[attr-defined]
                 return None
         return None
 
-    def _parse(self, data: bytes, ends: list[End]) -> RequestFailed | None:
-        reader, pending = self._reader, self._pending
+    def _parse(self, data: bytes) -> RequestFailed | None:
+        reader, pending, ends = self._reader, self._pending, self._ends
         try:
             if data.find(b"\r", 0, 9) < 0 and promises_too_much(data) and not reader.has_data():
                 raise ValueError(repr(data[:20]))
@@ -492,57 +548,59 @@ class Link:
             while (reply := reader.gets()) is not _MORE:
                 midway = reader.has_data()
                 if pending and (fits := pending[0].fits) is not None and fits(reply):
-                    ends.append((pending.popleft(), reply, None))
-                elif (trouble := self._match(reply, ends)) is not None:
+                    ends.append((pending[0], reply, None))
+                    pending.popleft()
+                elif (trouble := self._match(reply)) is not None:
                     return trouble
             self._midway = midway
             if midway and not pending and not self._subscribes:
-                return self._too_much(ends)
+                return self._too_much()
         except Exception as error:  # of the parser, which runs out of memory for some
-            request = pending.popleft() if pending else None
-            return self._nonsense(ends, request, f"{type(error).__name__}: {error}", None)
+            if raised_by_handler(error):
+                raise
+            return self._nonsense(f"{type(error).__name__}: {error}", None)
         return None
 
-    def _match(self, reply: Reply, ends: list[End]) -> RequestFailed | None:
+    def _match(self, reply: Reply) -> RequestFailed | None:
         """Find whose it is."""
-        pending = self._pending
+        pending, ends = self._pending, self._ends
         if isinstance(reply, Push):
             push: Any = reply
             if pending and pending[0].fits is is_no_reply and push[:1] == [b"subscribe"]:
-                ends.append((pending.popleft(), None, None))
+                ends.append((pending[0], None, None))
+                pending.popleft()
             else:
                 self._engine.call(self.server.on_message, reply)
             return None
         if not pending:
-            return self._too_much(ends)
-        request = pending.popleft()
+            return self._too_much()
+        request = pending[0]
         if reply.__class__ is hiredis.ReplyError:
-            said = str(reply)
-            if said.startswith("NOSCRIPT") and request.script is not None:
-                if request.wanted:
-                    self._queue.append(Again(request))
-                return None
-            failure = refusal(said, self.server.name)
+            failure = refusal(str(reply), self.server.name)
             if failure.kind in MISPLACED:
                 self._engine.call(self.retire)
             ends.append((request, None, failure))
         elif request.fits is not None and not request.fits(reply):
-            return self._nonsense(ends, request, repr(reply), request.fits)
+            return self._nonsense(repr(reply), request.fits)
         else:
             ends.append((request, reply, None))
+        pending.popleft()
         return None
 
-    def _too_much(self, ends: list[End]) -> RequestFailed:
+    def _too_much(self) -> RequestFailed:
         """More than was asked for: none of what came with it can be trusted."""
         failure = nonsense("more than one reply", expected_of(None), self.server.name)
-        ends[:] = [(request, None, failure.again(maybe_executed=True)) for request, _, _ in ends]
-        return self._nonsense(ends, None, "more than one reply", None)
+        ends = [(request, None, failure.again(maybe_executed=True)) for request, _, _ in self._ends]
+        self._ends.clear()
+        self._ends.extend(ends)
+        return self._nonsense("more than one reply", None)
 
-    def _nonsense(self, ends: list[End], request: Any, said: str, fits: Fits | None) -> RequestFailed:
+    def _nonsense(self, said: str, fits: Fits | None) -> RequestFailed:
         """No further reply on this connection can be trusted to be for its request."""
         failure = nonsense(said, expected_of(fits), self.server.name)
-        if request is not None:
-            ends.append((request, None, failure))
+        if self._pending:
+            self._ends.append((self._pending[0], None, failure))
+            self._pending.popleft()
         text = f"another answer on this connection made no sense: {failure.message}"
         return RequestFailed("broken", text, self.server.name, maybe_executed=True, transient=True)
 
@@ -602,25 +660,37 @@ class Link:
         """All that is under way ends; what was not sent was not executed."""
         if self.ended:
             return
-        # Else a thread has it that is below a signal handler, and will find no socket.
-        seated = self._seat.acquire(True, STUCK_S)
         self.ended, self.is_open = True, False
-        self._close()
-        pending, self._pending = self._pending, deque()
-        if seated:
-            self._seat.release()
+        self._failure = failure
         self.server.forget_link(self)
         if self._alarm is not None:
             self._engine.forget(self._alarm)
-        for request in pending:
-            request.end(None, failure.again(maybe_executed=True))
-        self._failure = failure.again(maybe_executed=False)
+        if self._reading and self._sock is not None and not self._is_tls:
+            try:
+                self._sock.shutdown(socket.SHUT_RDWR)  # for who reads
+            except OSError:
+                pass
+        self._finish(clock() + STUCK_S)
+
+    def _finish(self, until: float) -> None:
+        """Wait for who writes or reads at this moment, but not for one that is below a signal handler."""
+        if (self._seat or self._reading) and clock() < until:
+            self._engine.later(0.001, self._finish, until)
+            return
+        self._close()
+        for end in snapshot(self._ends):
+            self._hand_out(*end, True)
+        for request in self._under_way():
+            request.end(None, self._failure.again(maybe_executed=True))
         self._end_queue()
         self._deaf()
 
+    def _under_way(self) -> list[Any]:
+        return [*snapshot(self._pending), *snapshot(self._gathered)]
+
     def _end_queue(self) -> None:
-        while self._queue:
-            self._queue.popleft().end(None, self._failure.again(maybe_executed=False))
+        for request in snapshot(self._queue):
+            request.end(None, self._failure.again(maybe_executed=False))
 
     def _close(self) -> None:
         sock, self._sock = self._sock, None
@@ -657,7 +727,7 @@ class Link:
         )
 
     def forget(self) -> None:
-        """After fork, in the child: the socket is closed by `inherited.let_go`, without a word on it."""
-        self.ended, self.is_open = True, False
+        """After fork, in the child: the socket is closed by `inherited.let_go`, without a byte on it."""
+        self.ended, self.forgotten, self.is_open = True, True, False
         self._sock = self._connection = None
         self._pending.clear()

@@ -1,12 +1,15 @@
 """The engine's loop: one daemon thread for each process, which never blocks but in its selector.
 
-Laws: what is submitted is done in order, soon, and once; submitting is one append and takes no lock, so that signal
-handlers, finalizers and any thread may do it; an exception of one act ends no other.
+Laws: what is submitted is done in order, soon, and once; submitting never raises, takes no lock and starts no thread
+that it waits for, so that signal handlers, finalizers and any thread may do it; an exception of one act ends no other.
 
 Theory: acts come from other threads by `call`, and from acts themselves by `soon` and `later`. A turn runs those that
 had come when it began, then timers that are due, lets links write what was sent meanwhile in one piece, and looks what
 sockets have to say. A thread that submits rings only when the loop is asleep: it says so before it looks for acts a
 last time, so that either it sees the act, or the submitter sees it asleep.
+
+Of several threads that are started at a time one becomes the loop's: who puts itself into `_running`. Where none can be
+started, those who wait for the loop take turns as its thread (`wait`). Without descriptors the loop sleeps for moments.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ import os
 import select
 import selectors
 import socket
+import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -25,6 +30,7 @@ from typing import Any, Protocol
 from holdfast._core.abandon import abandon
 from holdfast._runtime.clock import clock
 from holdfast._runtime.inherited import ours
+from holdfast._runtime.starting import start_thread
 from holdfast._runtime.teller import report
 
 __all__ = ["READ", "WRITE", "Engine", "Link", "Timer", "engine", "forget_engines"]
@@ -35,8 +41,13 @@ _NOTHING = getattr(select, "EPOLLONESHOT", 0) | getattr(select, "EPOLLRDHUP", 0)
 
 #: Acts of other threads that run in one turn, before sockets and timers are looked at again.
 _ACTS_MAX = 1_000
-#: Nothing waits longer than this for what no wake-up has told of, s.
+#: Nothing waits longer than this for what no wake-up has told of, s; and where nothing can wake it.
 _SLEEP_MAX_S = 5.0
+_DOZE_S = 0.005
+#: How often it is tried to start its thread, s; how long it may take to run; how long one stands in for it at a time.
+_START_S = 0.05
+_STARTED_S = 5.0
+_STAND_IN_S = 0.02
 
 
 class Link(Protocol):
@@ -92,8 +103,9 @@ class _Bell:
             pass
 
     def close(self) -> None:
+        fd, self.fd = self.fd, -1  # first: who rings it now rings nothing else
         if self._pair is None:
-            os.close(self.fd)
+            os.close(fd)
         else:
             for end in self._pair:
                 end.close()
@@ -102,24 +114,29 @@ class _Bell:
 class _Poller:
     """As `select.epoll`, where there is none. Other threads may change what it watches while it waits."""
 
-    def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
-        ours(self._selector)
+    def __init__(self, selector: Any) -> None:
+        self._selector = selector
+        ours(selector)
+        #: What each descriptor is watched for.
+        self.masks: dict[int, int] = {}
 
     def register(self, fd: int, mask: int) -> None:
+        self.masks[fd] = mask
         events = (selectors.EVENT_READ if mask & READ else 0) | (selectors.EVENT_WRITE if mask & WRITE else 0)
         if events:
             self._selector.register(fd, events)
 
     def unregister(self, fd: int) -> None:
+        self.masks.pop(fd, None)
         try:
             self._selector.unregister(fd)
         except (KeyError, ValueError):
             pass
 
     def modify(self, fd: int, mask: int) -> None:
-        self.unregister(fd)
-        self.register(fd, mask)
+        if fd in self.masks:
+            self.unregister(fd)
+            self.register(fd, mask)
 
     def close(self) -> None:
         self._selector.close()
@@ -133,7 +150,7 @@ class _Poller:
 
 
 class Engine:
-    """The loop. Everything but `call`, `enter`, `leave` and `watch` is for acts, in its own thread."""
+    """The loop. Everything but `call`, `wait`, `enter`, `leave` and `watch` is for acts, in its own thread."""
 
     def __init__(self) -> None:
         self._acts: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
@@ -146,12 +163,19 @@ class Engine:
         self._links: dict[int, Link] = {}
         self._bell: _Bell | None = None
         #: Whether it waits in its selector, so that who submits has to ring.
+        #: Whether it waits in its selector, so that who submits has to ring.
         self.asleep = False
         self._clients: set[object] = set()
-        self._starting = threading.RLock()
+        #: What runs it, by one key: the thread's number in a tuple of its own.
+        self._running: dict[str, tuple[int]] = {}
+        self._start_at = float("-inf")
+        #: Its thread.
         self.thread: threading.Thread | None = None
-        #: Its thread's, while that runs.
-        self.ident = 0
+        #: Why its thread could not be started, if that is so.
+        self.trouble: BaseException | None = None
+        #: How many turns it has made.
+        self.turns = 0
+        self.pid = os.getpid()
         #: Whose protocol runs.
         self.client: Any = None
 
@@ -159,32 +183,74 @@ class Engine:
 
     def call(self, act: Callable[..., object], *args: Any) -> None:
         """Do it in the engine's thread, soon."""
-        self._acts.append((act, args))
-        if self.asleep:
-            self.asleep = False
-            bell = self._bell
-            if bell is not None:
-                bell.ring()
-        if self.thread is None and self._acts:  # else it was done, and the thread has ended since
-            self.start()
+        try:
+            self._acts.append((act, args))
+        finally:  # a signal handler may raise behind the append
+            if self.asleep and (bell := self._bell) is not None:
+                self.asleep = False
+                try:
+                    bell.ring()
+                except BaseException:
+                    bell.ring()
+                    raise
+            if not self._running and self._acts:  # else it was done, and the thread has ended since
+                self.start()
 
     def start(self) -> None:
-        """Have its thread run."""
-        with self._starting:
-            if self.thread is None:
-                self._poller = select.epoll() if hasattr(select, "epoll") else _Poller()
-                self._bell = _Bell()
-                self._poller.register(self._bell.fd, READ)
-                self.thread = threading.Thread(target=self._run, name="holdfast", daemon=True)
-                try:
-                    self.thread.start()
-                except BaseException:
-                    self.thread = None
-                    raise
+        """Have its thread run, where one can be started; else there is `trouble`."""
+        if self._running or clock() < self._start_at:
+            return
+        self._start_at = clock() + _START_S
+        start_thread("holdfast", self._run, self._cannot_start)
+
+    def _cannot_start(self, error: BaseException) -> None:
+        if not self._running:
+            self.trouble = error
+
+    def runs(self) -> bool:
+        """True if it has a thread, or gets one now; waits until that is known."""
+        if self._running and self.trouble is None:
+            return True
+        self.trouble, self._start_at = None, float("-inf")
+        until = clock() + _STARTED_S
+        while not (self._running or self.trouble) and clock() < until:
+            self.start()
+            time.sleep(0.0001)
+        return not self.trouble
+
+    def wait(self, bell: Any, timeout_s: float) -> bool:
+        """Wait for that bell, which an act will ring. True if it was."""
+        if self._running and self.trouble is None and not sys.is_finalizing():
+            return bell.acquire(True, timeout_s)  # type: ignore[no-any-return]
+        until = clock() + timeout_s
+        while not bell.acquire(False):
+            wait_s = min(until - clock(), _STAND_IN_S)
+            if wait_s <= 0:
+                return False
+            self.start()
+            alone = self.trouble is not None or sys.is_finalizing()
+            if not (alone and self._stand_in(wait_s)) and bell.acquire(True, wait_s):
+                return True
+        return True
+
+    def _stand_in(self, for_s: float) -> bool:
+        """Make a turn instead of the thread; False where another one does."""
+        if sys.is_finalizing():
+            self._running.clear()  # whatever ran it does not any more
+        me = (threading.get_ident(),)
+        try:
+            if self._running.setdefault("", me) is not me:
+                return False
+            self._set_up()
+            self._turn(for_s)
+            return True
+        finally:
+            if self._running.get("") is me:
+                del self._running[""]
 
     def is_mine(self) -> bool:
         """True if the engine's own thread calls this."""
-        return threading.get_ident() == self.ident
+        return self._running.get("") == (threading.get_ident(),)
 
     def enter(self, client: object) -> None:
         """Add a client that has work for the engine, until it leaves."""
@@ -203,11 +269,8 @@ class Engine:
             for protocol in args:
                 abandon(protocol)
         self._acts.clear()
-        if self._bell is not None:
-            self._bell.close()
-            self._bell = None
-        if self._poller is not None:
-            self._poller.close()
+        self._running[""] = (0,)  # of the parent: who still submits here is not heard
+        self._tear_down()
 
     # -- its own thread ---------------------------------------------------------------------------
 
@@ -257,33 +320,67 @@ class Engine:
                 pass
 
     def _run(self) -> None:
-        self.ident = threading.get_ident()
+        me = (threading.get_ident(),)
+        while self._running.setdefault("", me) is not me:
+            if self.trouble is None:
+                return
+            time.sleep(_DOZE_S)  # one that waits makes a turn
+        self.trouble, self.thread = None, threading.current_thread()
         while True:
             try:
-                self._turn()
+                self._set_up()
+                self._turn(_SLEEP_MAX_S)
             except BaseException:
                 report()
-            if not self._clients and self._ends():
+            if not self._clients and self._ends(me):
                 return
 
-    def _ends(self) -> bool:
+    def _ends(self, me: tuple[int]) -> bool:
         """Without clients: whether there is nothing to do, so that the thread has ended."""
-        with self._starting:
-            thread, self.thread = self.thread, None  # first: who submits from now on starts another one
-            if self._acts or self._soon or self._clients:
-                self.thread = thread
-                return False
-            self.ident = 0
-            bell, poller = self._bell, self._poller
-            self._bell = self._poller = None
-            self._links.clear()
-            self._timers.clear()
-            if bell is not None:
-                bell.close()
-            poller.close()
-            return True
+        if self._acts or self._soon:
+            return False
+        self._tear_down()
+        thread, self.thread = self.thread, None
+        self._start_at = float("-inf")
+        del self._running[""]  # who submits from now on starts another one
+        if self._acts and self._running.setdefault("", me) is me:
+            self.thread = thread
+            return False
+        return True
 
-    def _turn(self) -> None:
+    def _set_up(self) -> None:
+        """Have what it sleeps with; without descriptors, what needs none."""
+        if self._bell is not None:
+            return
+        poller: Any = None
+        try:
+            poller = select.epoll() if hasattr(select, "epoll") else _Poller(selectors.DefaultSelector())
+            bell = _Bell()
+        except OSError:
+            if poller is not None:
+                poller.close()
+            if self._poller is None:
+                self._poller = _Poller(selectors.PollSelector())
+            return
+        poller.register(bell.fd, READ)
+        if self._poller is not None:
+            for fd, mask in self._poller.masks.items():
+                poller.register(fd, mask)
+        self._poller, self._bell = poller, bell
+
+    def _tear_down(self) -> None:
+        bell, poller = self._bell, self._poller
+        self._bell = self._poller = None
+        self._links.clear()
+        self._timers.clear()
+        self._forgotten = 0
+        if bell is not None:
+            bell.close()
+        if poller is not None:
+            poller.close()
+
+    def _turn(self, sleep_max_s: float) -> None:
+        self.turns += 1
         acts, soon = self._acts, self._soon
         for _ in range(min(len(acts), _ACTS_MAX)):
             act, args = acts.popleft()
@@ -300,7 +397,7 @@ class Engine:
             self._flushes = []
             for link in flushes:
                 self._do(link.flush, ())
-        self._look(wait_s)
+        self._look(min(wait_s, sleep_max_s))
 
     def _do(self, act: Callable[..., object], args: tuple[Any, ...]) -> None:
         try:
@@ -327,19 +424,17 @@ class Engine:
 
     def _look(self, wait_s: float) -> None:
         bell, links = self._bell, self._links
-        assert bell is not None
         if self._soon or self._flushes or not self._clients:
             wait_s = 0.0
         self.asleep = True
         if self._acts:
-            self.asleep = False
             wait_s = 0.0
         try:
-            events = self._poller.poll(wait_s if wait_s > 0 else 0)
+            events = self._poller.poll(max(0.0, wait_s if bell is not None else min(wait_s, _DOZE_S)))
         finally:
             self.asleep = False
         for fd, mask in events:
-            if fd == bell.fd:
+            if bell is not None and fd == bell.fd:
                 bell.silence()
             elif (link := links.get(fd)) is not None:
                 self._do(link.ready, (mask,))

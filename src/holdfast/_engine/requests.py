@@ -47,7 +47,7 @@ class Request:
 class Ask:
     """One that a caller waits for, until it has an `outcome`."""
 
-    __slots__ = ("bell", "deadline", "fits", "group", "outcome", "prepared", "script", "token")
+    __slots__ = ("bell", "deadline", "fits", "group", "is_put", "outcome", "prepared", "script", "token")
 
     may_lie = False
     ends_anywhere = True
@@ -60,8 +60,9 @@ class Ask:
         self.script = prepared.script
         self.group = prepared.group
         self.outcome: tuple[Reply, RequestFailed | None] | None = None
-        #: Rung when there is an outcome; of those that a thread waits for.
+        #: Rung when there is an outcome; of those that a thread waits for. Whether it was given to a connection.
         self.bell: Any = None
+        self.is_put = False
 
     @property
     def packed(self) -> bytes:
@@ -75,8 +76,8 @@ class Ask:
         """The first time counts."""
         if self.outcome is None:
             self.outcome = reply, failure
-            if self.bell is not None:
-                ring(self.bell)
+        if self.bell is not None:
+            ring(self.bell)
 
 
 class Later(Ask):

@@ -142,6 +142,9 @@ class Server(Place):
         link = self._link
         if link is None or not link.is_open:
             return None
+        if link.is_below():
+            self.engine.call(link.retire)
+            return None
         link.ask(ask)
         if ask.outcome is None:
             ask.end(None, self.silent(True))
@@ -152,6 +155,9 @@ class Server(Place):
         """By a caller: send it; False where there is no connection yet."""
         link = self._link
         if link is None or not link.is_open:
+            return False
+        if link.is_below():
+            self.engine.call(link.retire)
             return False
         link.put(later)
         return True

@@ -244,7 +244,7 @@ class Front:
 
         def wait() -> None:
             if not self.engine.is_mine():
-                bell.acquire(True, _CLOSE_MAX_S)
+                self.engine.wait(bell, _CLOSE_MAX_S)
 
         return wait
 

@@ -82,7 +82,7 @@ class ThreadsFront(Front):
             while not operation.over:
                 if cancel is not None and cancel.is_set():
                     raise Cancelled
-                bell.acquire(True, SLICE_S)
+                self.engine.wait(bell, SLICE_S)
                 if operation.chores:
                     operation.do_chores(self.engine.call)
         except BaseException:
