@@ -18,7 +18,7 @@ import pytest
 
 import holdfast
 from holdfast import embedded
-from holdfast._transport import cluster_aio, cluster_threads
+from holdfast._engine import cluster
 from testbed.servers import free_port, unique
 from testbed.waiting import eventually
 from tests.support.apis import Api
@@ -107,8 +107,7 @@ def test_strangers(api: Api, what: str) -> None:
 
 def test_the_wait_for_the_table_of_slots_is_within_the_timeout(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that says nothing: a second for its table, which must not come on top of the caller's."""
-    monkeypatch.setattr(cluster_threads, "REFRESH_WAIT_S", 1.0)
-    monkeypatch.setattr(cluster_aio, "REFRESH_WAIT_S", 1.0)
+    monkeypatch.setattr(cluster, "REFRESH_WAIT_S", 1.0)
 
     def took_s() -> float:
         with Scripted(silent) as outsider:
