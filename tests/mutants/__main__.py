@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.mutants.table import MUTANTS, PACKAGE, Mutant
+from tests.mutants.table import ENGINE, MUTANTS, PACKAGE, Mutant
 
 __all__ = ["main", "seen"]
 
@@ -35,11 +35,12 @@ UNIT_TESTS = (
     "tests/unit/test_lease_cache.py",
     "tests/unit/test_schedule.py",
     "tests/unit/test_tenure.py",
-    "tests/unit/test_together.py",
     "tests/unit/test_waiting.py",
     "tests/simulation/test_scripts.py",
     "tests/simulation/test_late_requests.py",
 )
+#: For what the simulator does not run.
+ENGINE_TESTS = ("tests/unit/test_operation.py", "tests/unit/test_engine_loop.py", "tests/unit/test_link.py")
 #: For the lock over a quorum.
 QUORUM_TESTS = ("tests/unit/test_redlock.py",)
 
@@ -61,10 +62,12 @@ def seen(mutant: Mutant, known: str = "") -> tuple[str | None, float]:
 
 
 def _seen(mutant: Mutant, env: dict[str, str], known: str, until: float) -> str | None:
-    files = QUORUM_TESTS if mutant.primitive == "quorum" else UNIT_TESTS
+    files = {"quorum": QUORUM_TESTS, ENGINE: ENGINE_TESTS}.get(mutant.primitive, UNIT_TESTS)
     known_test = known.removeprefix("unit: ") if known.startswith("unit: ") else ""
     if known_test and (by := _by_tests(_nodes(known_test, files), env, until)):
         return by
+    if mutant.primitive == ENGINE:
+        return _by_tests(files, env, until)
     seed = re.search(r"\(seed (\d+), (.+)\)", known)
     kill = [sys.executable, str(Path(__file__).with_name("kill.py")), str(SIMULATION_S), mutant.primitive]
     done = _run([*kill, *(seed.groups() if seed else ())], env, until)

@@ -7,7 +7,7 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FAMILY", "MUTANTS", "PACKAGE", "QUORUM", "Mutant"]
+__all__ = ["ENGINE", "FAMILY", "MUTANTS", "PACKAGE", "QUORUM", "Mutant"]
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "holdfast"
 
@@ -43,11 +43,200 @@ KEPT, KEEPING = "mutex kept", "_core/lease_cache.py"
 BROKEN, NOTICES, BREAKING, TELLS = "mutex broken", "_core/holder_notices.py", "_core/breaking.py", "_lua/tell.lua"
 FAST_PATH, RETRY, EXCLUSIVE = "_core/fast_path.py", "_core/retry.py", "_core/exclusive.py"
 RENEW_MANY, BATCH = "_lua/renew_many.lua", "_core/batch.py"
-ACQUIRE_EACH, RELEASE_EACH, TOGETHER = "_lua/acquire_each.lua", "_lua/release_each.lua", "_transport/together.py"
+ACQUIRE_EACH, RELEASE_EACH = "_lua/acquire_each.lua", "_lua/release_each.lua"
 WAITING, HOLD, VALIDITY = "_core/waiting.py", "_core/record.py", "_core/validity.py"
 SCHEDULE = "_core/schedule.py"
 RUNNER, INBOXES, RENEWALS = "_core/agent/runner.py", "_core/agent/inboxes.py", "_core/agent/renewals.py"
 UNCONFIRMED, CLOSING, AGENT = "_core/agent/unconfirmed.py", "_core/agent/closing.py", "_core/agent/agent.py"
+#: What the simulator does not run: looked for by tests of the engine alone.
+ENGINE = "engine"
+LINK, REQUESTS, OPERATION, LOOP = "_engine/link.py", "_engine/requests.py", "_engine/operation.py", "_engine/loop.py"
+
+_ENGINE: tuple[Mutant, ...] = tuple(
+    Mutant(what, file, old, new, ENGINE)
+    for what, file, old, new in (
+        (
+            "a reply is for the last that asked",
+            LINK,
+            "ends.append((pending.popleft(), reply, None))",
+            "ends.append((pending.pop(), reply, None))",
+        ),
+        (
+            "a reply that comes too late is for the next that asked",
+            LINK,
+            "        for request in expired:\n            request.end(",
+            "        for request in expired:\n            self._pending.clear()\n            request.end(",
+        ),
+        ("a request is answered twice", REQUESTS, "        if self.wanted:\n", "        if True:\n"),
+        (
+            "a connection that is silent is used on",
+            LINK,
+            "(self._midway or clock() - self._heard_at >= SILENCE_S)",
+            "False",
+        ),
+        (
+            "a connection that is not used any more is closed with replies to come",
+            LINK,
+            "        if not self._pending:\n            self._engine.soon(self.close)\n\n    def close",
+            "        self._engine.soon(self.close)\n\n    def close",
+        ),
+        (
+            "a server that is no master any more is used on",
+            LINK,
+            "            if failure.kind in MISPLACED:",
+            "            if False:",
+        ),
+        (
+            "a script that is not known is an error",
+            LINK,
+            'if said.startswith("NOSCRIPT") and request.script is not None:',
+            "if False:",
+        ),
+        (
+            "a script that is never known is sent again and again",
+            REQUESTS,
+            "self.deadline, self.fits, self.script = request.deadline, request.fits, None",
+            "self.deadline, self.fits, self.script = request.deadline, request.fits, request.script",
+        ),
+        (
+            "a reply of another form is taken",
+            LINK,
+            "elif request.fits is not None and not request.fits(reply):",
+            "elif False:",
+        ),
+        (
+            "a reply too many is passed over",
+            LINK,
+            "        if not pending:\n            return self._too_much(ends)",
+            "        if not pending:\n            return None",
+        ),
+        (
+            "half a reply too many is passed over",
+            LINK,
+            "if midway and not pending and not self._subscribes:",
+            "if False:",
+        ),
+        (
+            "what was under way when the connection ended counts as not executed",
+            LINK,
+            "request.end(None, failure.again(maybe_executed=True))",
+            "request.end(None, failure.again(maybe_executed=False))",
+        ),
+        (
+            "what the socket has not taken is not sent",
+            LINK,
+            "            self._out = out[sent:]",
+            '            self._out = b""',
+        ),
+        (
+            "what is behind a thread that is held up is not sent by another connection",
+            LINK,
+            "            self.server.take_over(waiting)",
+            "            pass",
+        ),
+        (
+            "who leads does not look whether its request was sent",
+            LINK,
+            "                    if self._queue:\n                        self._engine.call(self.rescue)",
+            "                    if False:\n                        self._engine.call(self.rescue)",
+        ),
+        (
+            "a server that is slow counts as a thread that is held up",
+            LINK,
+            "                    self._reads += 1\n                    if self._queue:",
+            "                    if self._queue:",
+        ),
+        (
+            "replies that are not waited for are not read until another one is",
+            LINK,
+            "            self.alarm(first.deadline)\n            self.rescue()",
+            "            self.alarm(first.deadline)",
+        ),
+        (
+            "what is not waited for may lie where messages come",
+            LINK,
+            "elif self._led or (not self._subscribes and self._is_quiet()):",
+            "elif self._led or self._is_quiet():",
+        ),
+        ("no one is told that no messages come any more", LINK, "            on_deaf()", "            pass"),
+        (
+            "acquires go before the releases that come with them",
+            LINK,
+            "key=lambda members: members[0].prepared.grants",
+            "key=lambda members: not members[0].prepared.grants",
+        ),
+        (
+            "what was not done with others is not asked alone",
+            REQUESTS,
+            "                else:\n                    self._alone(member)\n",
+            "",
+        ),
+        (
+            "what the server refuses as a whole is not asked alone",
+            REQUESTS,
+            "each hears by itself why\n                self._alone(member)",
+            "each hears by itself why\n                pass",
+        ),
+        ("an answer for too few is taken", REQUESTS, "len(reply) == len(self._members)", "True"),
+        (
+            "those that ask together share one failure",
+            REQUESTS,
+            "                member.end(None, failure.again(maybe_executed=failure.maybe_executed))",
+            "                member.end(None, failure)",
+        ),
+        (
+            "engine and caller both claim an outcome",
+            OPERATION,
+            "        except IndexError:\n            return False",
+            "        except IndexError:\n            return True",
+        ),
+        (
+            "what was granted to a caller that had left is kept",
+            OPERATION,
+            "        elif error is None:\n            self._undo()",
+            "        elif False:\n            self._undo()",
+        ),
+        (
+            "what was delivered and arrived nowhere is kept",
+            OPERATION,
+            "        elif self.over and self.error is None:",
+            "        elif False:",
+        ),
+        (
+            "a protocol goes on whose caller has left",
+            OPERATION,
+            "            self._runner.interrupt(self._task, Abandoned())",
+            "            pass",
+        ),
+        (
+            "what was abandoned before it began is begun",
+            OPERATION,
+            "        if not self._claims:",
+            "        if False:",
+        ),
+        ("a sleeping loop is not woken", LOOP, "                bell.ring()", "                pass"),
+        (
+            "a timer that was forgotten is called",
+            LOOP,
+            "            timer.act = None\n            timer.args = ()\n",
+            "",
+        ),
+        ("forgotten timers are kept", LOOP, "            if self._forgotten > 1_000", "            if False"),
+        ("a flood of acts is done in one turn", LOOP, "min(len(acts), _ACTS_MAX)", "len(acts)"),
+        (
+            "the loop sleeps once more without clients",
+            LOOP,
+            "if self._soon or self._flushes or not self._clients:",
+            "if self._soon or self._flushes:",
+        ),
+        (
+            "what is submitted while the loop ends is not done",
+            LOOP,
+            "if self._acts or self._soon or self._clients:\n                self.thread = thread\n                return False",
+            "if False:\n                return False",
+        ),
+    )
+)
 
 _AGENT: tuple[Mutant, ...] = (
     Mutant(
@@ -597,19 +786,6 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "true",
     ),
     Mutant("a release with others frees nothing", RELEASE_EACH, "redis.call('DEL', unpack(free))", "local _ = 0"),
-    Mutant(
-        "what was not done with others is not asked alone",
-        TOGETHER,
-        "            if not number:\n",
-        "            if False:\n",
-    ),
-    Mutant(
-        "what the server refuses as a whole is not asked alone",
-        TOGETHER,
-        "        for member in self._members:\n            self._alone(member)\n",
-        "",
-    ),
-    Mutant("an answer for too few is taken", TOGETHER, "len(reply) != len(self._members)", "False"),
 )
 
 RW_ACQUIRE, RW_RELEASE, READERS = "_lua/rw_acquire.lua", "_lua/rw_release.lua", "_lua/readers.lua"
@@ -1234,4 +1410,4 @@ CIRCLES: tuple[Mutant, ...] = tuple(
     )
 )
 
-MUTANTS = _AGENT + _EXCLUSIVE + FAMILY + QUORUM + LINES + KEEPS + BREAKS + CIRCLES
+MUTANTS = _ENGINE + _AGENT + _EXCLUSIVE + FAMILY + QUORUM + LINES + KEEPS + BREAKS + CIRCLES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -111,13 +112,13 @@ def test_forgotten_timers_do_not_pile_up(engine: Engine) -> None:
 
 def test_acts_of_a_flood_let_timers_and_sockets_have_their_turn(engine: Engine) -> None:
     found: list[str] = []
-
-    def flood() -> None:
-        engine.later(0.0, found.append, "timer")
-        for _ in range(loop._ACTS_MAX + 1):
-            engine.call(found.append, "act")
-
-    done(engine, flood)
+    held = threading.Event()
+    engine.call(held.wait, 20)
+    engine.call(lambda: engine.later(0.0, found.append, "timer"))
+    for _ in range(2 * loop._ACTS_MAX):
+        engine.call(found.append, "act")
+    held.set()
+    done(engine)
     assert "timer" in found and "act" in found[found.index("timer") :], "a timer that was due waited for all acts"
 
 
@@ -141,8 +142,6 @@ def test_a_link_writes_once_at_the_end_of_a_turn(engine: Engine) -> None:
 
 
 def test_a_socket_that_has_ended_tells_nothing(engine: Engine) -> None:
-    import socket
-
     found: list[int] = []
     one, other = socket.socketpair()
 
@@ -211,6 +210,27 @@ def test_what_is_submitted_while_it_ends_is_done() -> None:
     eventually(lambda: len(found) == 300)
     assert found == list(range(300))
     eventually(lambda: engine.thread is None)
+
+
+def test_what_is_submitted_at_the_end_of_its_last_turn_is_done() -> None:
+    found: list[int] = []
+    engine = Engine()
+    client = object()
+    engine.enter(client)
+
+    class Link:
+        def ready(self, mask: int) -> None:
+            raise AssertionError
+
+        def flush(self) -> None:
+            engine.call(found.append, 1)
+
+    def last() -> None:
+        engine.flush(Link())
+        engine.leave(client)
+
+    engine.call(last)
+    eventually(lambda: found == [1])
 
 
 def test_where_no_thread_can_be_started_those_who_wait_do_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
