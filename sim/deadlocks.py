@@ -220,7 +220,7 @@ class Deadlocks(Primitive):
         acquisition = self.acquisition(process, number, thing)
         token = acquisition.token
         timeout_s = None if rng.random() < 0.7 else rng.random() * 8
-        held, where = partial(self.held, process), lambda: "here"
+        held, where = partial(self.held, process), lambda _: "here"
         acquisition.check = Witness("holdfast", process.settings, held, where)
         if timeout_s is None or rng.random() < 0.5:
             every_s = rng.choice((0.3, 1.0, 3.0))
