@@ -16,10 +16,10 @@ from holdfast import embedded
 from testbed.waiting import eventually
 
 _BEGIN = """
-import asyncio, sys, warnings
+import asyncio, sys, threading
 import holdfast, holdfast.asyncio
-from holdfast._drivers import aio as driver
-from holdfast._transport import aio as transport
+from holdfast._core.replies import FITS
+from holdfast._engine.server import Server
 
 url, name = sys.argv[1:]
 raised = []
@@ -41,8 +41,8 @@ else:
 assert raised, "nothing was interrupted"
 assert holdfast.connect(url).lock(name).holder() is None
 """
-#: The reply is taken from the connection, and never reaches who waits for it. The program goes on with its loop.
-A_REPLY_IS_READ = """
+#: The program goes on with its loop.
+_GOING_ON = """
 def run(work):
     loop = asyncio.new_event_loop()
     task = loop.create_task(work)
@@ -53,49 +53,68 @@ def run(work):
             pass
 
 asyncio.run = run
-fits = transport.FITS["release"]
+
+async def main():
+    async with asyncio.timeout(30), holdfast.asyncio.connect(url) as locks:
+        for _ in range(1000):
+            async with locks.lock(name, ttl=60):
+                pass
+            if raised:
+                break
+"""
+#: The reply is taken from the connection, by the loop, and never reaches who waits for it.
+A_REPLY_IS_READ = (
+    _GOING_ON
+    + """
+fits = FITS["release"]
 
 def interrupted(reply):
-    once()
+    if threading.current_thread() is threading.main_thread():
+        once()
     return fits(reply)
 
-transport.FITS["release"] = interrupted
-
-async def main():
-    async with holdfast.asyncio.connect(url) as locks:
-        async with locks.lock(name, ttl=60):
-            pass
+FITS["release"] = interrupted
 """
-#: What is given back in the background has no task yet.
-A_TASK_BEGINS = """
-async def main():
-    loop = asyncio.get_running_loop()
-    create_task = loop.create_task
+)
+#: What the tasks of one turn of the loop ask for is about to be sent, or was sent just now.
+A_TURN_IS_WRITTEN = (
+    _GOING_ON
+    + """
+put_all = Server.put_all
 
-    def interrupted(work, **options):
-        if getattr(work, "__qualname__", "") == "Background._finish":
-            once()
-        return create_task(work, **options)
-
-    async with holdfast.asyncio.connect(url) as locks:
-        lease = await locks.lock(name, ttl=60).acquire()
-        loop.create_task = interrupted
-        locks._session.driver.schedule.remove(lease._record)
-        locks._session.driver.spawn(lease._record.release())
-"""
-#: No one awaits the task that connects.
-A_CONNECTION_IS_MADE = """
-connect = transport.connect
-
-async def interrupted(*args):
+def interrupted(server, asks):
     once()
-    return await connect(*args)
+    put_all(server, asks)
 
-transport.connect = interrupted
+Server.put_all = interrupted
+"""
+)
+A_TURN_WAS_WRITTEN = (
+    _GOING_ON
+    + """
+put_all = Server.put_all
 
+def interrupted(server, asks):
+    put_all(server, asks)
+    once()
+
+Server.put_all = interrupted
+"""
+)
+#: A task hands what it leaves to the background.
+IT_IS_GIVEN_BACK = """
 async def main():
     async with holdfast.asyncio.connect(url) as locks:
-        async with locks.lock(name, ttl=60):
+        lock = locks.lock(name, ttl=60)
+        granted = lock._granted
+
+        def interrupted(*args):
+            granted(*args)
+            once()
+            return granted(*args)
+
+        lock._granted = interrupted
+        async with lock:
             pass
 """
 
@@ -104,8 +123,9 @@ async def main():
     "program",
     [
         pytest.param(A_REPLY_IS_READ, id="a reply is read"),
-        pytest.param(A_TASK_BEGINS, id="a task begins"),
-        pytest.param(A_CONNECTION_IS_MADE, id="a connection is made"),
+        pytest.param(A_TURN_IS_WRITTEN, id="a turn is written"),
+        pytest.param(A_TURN_WAS_WRITTEN, id="a turn was written"),
+        pytest.param(IT_IS_GIVEN_BACK, id="it is given back"),
     ],
 )
 def test_an_interruption_ends_in_time_and_in_silence(

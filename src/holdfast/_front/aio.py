@@ -212,10 +212,15 @@ class Home:
         self._out.append(ask)
 
     def _flush(self, server: Server) -> None:
-        out, self._out = self._out, []
-        server.put_all(out)
-        if server.link is not self._link:
-            self._read_too(server.link)
+        out = self._out
+        try:
+            server.put_all(out)
+            out.clear()
+            if server.link is not self._link:
+                self._read_too(server.link)
+        except BaseException:  # a signal handler: once more, since what was sent twice counts once
+            self.loop.call_soon(self._flush, server)
+            raise
 
     def _read_too(self, link: Link | None) -> None:
         """Have the loop read the connection whenever the engine does not: that spares two switches of threads."""
