@@ -9,8 +9,10 @@ import signal
 import ssl
 import subprocess
 import sys
+import threading
 import time
 import warnings
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,97 @@ def test_a_lease_can_be_released_in_another_loop(valkey_server: embedded.Server,
         loop.run_until_complete(asyncio.sleep(0.05))
     finally:
         loop.close()
+
+
+def test_one_client_serves_several_loops_at_once(valkey_server: embedded.Server, unique_name: str) -> None:
+    """Each in a thread of its own: they exclude each other, and one that ends leaves the others alone."""
+    locks = holdfast.asyncio.connect(valkey_server.url)
+    inside: list[int] = []
+    ended = threading.Event()
+    rounds = 40
+
+    async def work(number: int) -> None:
+        async def one() -> None:
+            for _ in range(rounds // 4):
+                async with locks.lock(unique_name, ttl=30):
+                    inside.append(number)
+                    assert len(inside) == 1, "two holders"
+                    await asyncio.sleep(0.001)
+                    inside.pop()
+
+        async with locks.lock(f"{unique_name}-{number}", ttl=30) as lease:
+            await asyncio.gather(*(one() for _ in range(4)))
+            if number:
+                await asyncio.to_thread(ended.wait, PATIENCE_S)
+                lease.ensure_held()
+                await one()
+
+    with ThreadPoolExecutor(4) as pool:
+        loops = [pool.submit(asyncio.run, work(number)) for number in range(4)]
+        loops[0].result(PATIENCE_S * 2)
+        ended.set()
+        for loop in loops[1:]:
+            loop.result(PATIENCE_S * 2)
+    asyncio.run(locks.close())
+
+
+def test_a_loss_is_told_in_the_loop_that_holds(valkey_server: embedded.Server, unique_name: str) -> None:
+    """Another loop finds it, by a look at the lease."""
+    locks = holdfast.asyncio.connect(valkey_server.url)
+    held: Future[Any] = Future()
+    told: list[int] = []
+
+    async def hold() -> int:
+        with pytest.raises(LeaseLost):
+            async with locks.lock(unique_name, ttl=0.5, renew=False) as lease:
+                lease.on_lost(lambda _: told.append(threading.get_ident()))
+                held.set_result(lease)
+                await asyncio.sleep(PATIENCE_S)
+        assert await lease.lost.wait(PATIENCE_S)
+        return threading.get_ident()
+
+    async def look() -> None:
+        lease = await asyncio.wrap_future(held)
+        assert await lease.lost.wait(PATIENCE_S)
+        assert lease.state is LeaseState.LOST
+
+    with ThreadPoolExecutor(2) as pool:
+        holds, looks = pool.submit(asyncio.run, hold()), pool.submit(asyncio.run, look())
+        looks.result(PATIENCE_S * 2)
+        assert [holds.result(PATIENCE_S * 2)] == told
+    asyncio.run(locks.close())
+
+
+def test_what_a_loop_held_that_was_closed_without_a_word_is_released(
+    valkey_server: embedded.Server, unique_name: str
+) -> None:
+    """At the latest when its client is used in the next loop; also what a task of it was waiting for."""
+    locks = holdfast.asyncio.connect(valkey_server.url)
+    loop = asyncio.new_event_loop()
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def first() -> Any:
+        lease = await locks.lock(unique_name, ttl=600).acquire()
+        tasks.append(loop.create_task(locks.lock(unique_name, ttl=600).acquire()))
+        tasks.append(loop.create_task(locks.lock(f"{unique_name}-2", ttl=600).acquire()))
+        await asyncio.sleep(0)
+        return lease
+
+    async def second() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            for name in (unique_name, f"{unique_name}-2"):
+                async with locks.lock(name, ttl=600):
+                    pass
+        await locks.close()
+
+    lease = loop.run_until_complete(first())
+    loop.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of asyncio, that tasks were destroyed
+        asyncio.run(second())
+        assert (lease.state, lease.lost.reason) == (LeaseState.LOST, "closed")
+        tasks.clear()
+        gc.collect()
 
 
 def test_a_task_is_never_taken_for_one_that_has_ended(valkey_server: embedded.Server, unique_name: str) -> None:

@@ -96,7 +96,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                 driver.queueing[token] = report
             session.asking[token] = code, offset
             # sync-drop
-            driver.undo[token] = partial(self._give_back, token)
+            driver.undo[token] = partial(self._undo, driver, owners, token, turn, None, False)
             # sync: got = self._get(driver, token, turn, timeout_s, cancel)
             got = await self._get(driver, token, turn, timeout_s)
             if not isinstance(got, Busy):

@@ -324,8 +324,8 @@ class AioFront(Front):
         self.bodies: dict[Body, LeaseRecord] = {}
         #: Tasks that wait for each other here, or are about to.
         self.turning: set[int] = set()
-        #: By the tokens of what tasks are acquiring, what makes the protocol that gives it back.
-        self.undo: dict[str, Callable[[], Protocol[None]]] = {}
+        #: By the tokens of what tasks are acquiring, what gives it back.
+        self.undo: dict[str, Callable[[], None]] = {}
         self._homes: dict[int, Home] = {}
         self._here: Home | None = None
         super()._begin(client_id)
@@ -350,12 +350,14 @@ class AioFront(Front):
             running = "of trio" if trio is not None and trio.lowlevel.in_trio_run() else None
             allowed = "one of asyncio; elsewhere use holdfast.Client in a thread, as by trio.to_thread.run_sync()"
             raise ConfigurationError("event loop", running, allowed)
-        for home in snapshot(self._homes.values()):
-            if home.loop.is_closed():
-                self._homes.pop(id(home.loop), None)
-                home.detach()
-                for record in self._end(home):
-                    self.spawn(quietly(record))
+        closed = [home for home in snapshot(self._homes.values()) if home.loop.is_closed()]
+        if closed:
+            self._undo_for(lambda loop: loop.is_closed())
+        for home in closed:
+            self._homes.pop(id(home.loop), None)
+            home.detach()
+            for record in self._end(home):
+                self.spawn(quietly(record))
         home = self._homes[id(loop)] = Home(self, loop)
         return home
 
@@ -372,13 +374,13 @@ class AioFront(Front):
         """Have the engine run it, and wait for its end. `asker`: what is given back when its caller has left."""
         if asker is None:
             return await self._run(protocol, None)
-        self.undo[asker.token] = asker.give_back
+        undo = self.undo[asker.token] = lambda: self.spawn(asker.give_back())
         try:
-            return await self._run(protocol, asker.give_back)
+            return await self._run(protocol, undo)
         finally:
             self.undo.pop(asker.token, None)
 
-    async def _run(self, protocol: Protocol[R], undo: Callable[[], Protocol[None]] | None) -> R:
+    async def _run(self, protocol: Protocol[R], undo: Callable[[], None] | None) -> R:
         try:
             home = self.home
         except BaseException:
@@ -514,7 +516,7 @@ class AioFront(Front):
     def begin_close(self, *then: Callable[[], None]) -> Callable[[], None]:
         """As that of `Front`; what was left by loops that run no more is given back, too."""
         self.closed = True
-        self.engine.call(self._take_over)
+        self._undo_for(lambda loop: not loop.is_running())
         return super().begin_close(self._leave_loops, *then)
 
     def _leave_loops(self) -> None:
@@ -523,21 +525,22 @@ class AioFront(Front):
             if not home.loop.is_running():
                 home.detach()
 
-    def _take_over(self) -> None:
-        """In the engine: do for loops that do not run what their tasks would do."""
+    def _undo_for(self, is_over: Callable[[asyncio.AbstractEventLoop], bool]) -> None:
+        """Do for loops that run no more what their tasks would do."""
         for home in snapshot(self._homes.values()):
-            for ask in home.left_over():
+            for ask in home.left_over() if is_over(home.loop) else ():
                 if isinstance(ask, Later):
-                    self.topology.node_for(ask.prepared.key, None).send_later(ask)
+                    self.engine.call(self.topology.node_for(ask.prepared.key, None).send_later, ask)
                     continue
                 if not ask.prepared.grants:
-                    self.client.spawn(_sent(Prepared(ask.prepared, ask.token)))
+                    self.spawn(_sent(Prepared(ask.prepared, ask.token)))
                 ask.end(None, RequestFailed("closed", "the client is closed", "", maybe_executed=True, transient=False))
-        for token, give_back in snapshot(self.undo.items()):
+        for token, undo in snapshot(self.undo.items()):
             task = _numbers.task(int(owner_of(token)))
-            if task is None or not task.get_loop().is_running():
+            if task is None or is_over(task.get_loop()):
+                self.undo.pop(token, None)
                 self.asking.pop(token, None)
-                self.client.spawn(give_back())
+                undo()
 
     async def close(self) -> None:
         """End what waits, tell those who hold, release what they held; wait for that. Idempotent."""
@@ -588,9 +591,10 @@ async def _sent(release: Prepared) -> None:
         await release
 
 
-def _undo(undo: Callable[[], Protocol[None]], result: Any) -> Protocol[None] | None:
-    """Return what gives back the result of an operation whose caller has left."""
-    return None if type(result) is Busy else undo()
+def _undo(undo: Callable[[], None], result: Any) -> None:
+    """In the engine: give back the result of an operation whose caller has left."""
+    if type(result) is not Busy:
+        undo()
 
 
 async def _undone(protocol: Protocol[Any]) -> None:
