@@ -163,7 +163,6 @@ class Engine:
         self._links: dict[int, Link] = {}
         self._bell: _Bell | None = None
         #: Whether it waits in its selector, so that who submits has to ring.
-        #: Whether it waits in its selector, so that who submits has to ring.
         self.asleep = False
         self._clients: set[object] = set()
         #: What runs it, by one key: the thread's number in a tuple of its own.
