@@ -473,10 +473,14 @@ class CannotStartThread(HoldfastError, RuntimeError):
 
     because: str
 
-    def __init__(self, because: str) -> None:
+    def __init__(
+        self,
+        because: str,
+        way_out: str = "allow more threads (ulimit -u, the pids limit of the container), or acquire before the "
+        "interpreter shuts down",
+    ) -> None:
         super().__init__(
-            f"the thread that renews leases could not be started ({because}): allow more threads (ulimit -u, the "
-            "pids limit of the container), or acquire before the interpreter shuts down",
+            f"the thread that renews leases could not be started ({because}): {way_out}",
             because=because,
         )
 

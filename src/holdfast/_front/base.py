@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -37,8 +38,9 @@ from holdfast._runtime import exit_hooks
 from holdfast._runtime.clock import clock
 from holdfast._runtime.inherited import let_go
 from holdfast._runtime.waits import ring, silent_bell
+from holdfast.errors import CannotStartThread
 
-__all__ = ["SOON_S", "Front", "Start", "close_later"]
+__all__ = ["SOON_S", "Front", "Start", "close_later", "forked"]
 
 R = TypeVar("R")
 #: Makes the protocol of an acquire, of its token, its timeout in s, and whether its first request was sent.
@@ -46,6 +48,8 @@ Start = Callable[[str, float | None, bool], Protocol[Grant | Busy]]
 
 #: A lock that is handed on soon is waited for by the caller for this long, s.
 SOON_S = SOON_MS / 1000
+#: What may be the matter where the engine's thread does not run.
+_DOES_NOT_RUN = "under uWSGI, set enable-threads and py-call-osafterfork"
 #: `close` waits no longer than this for the engine, s: the budget of closing, and some air.
 _CLOSE_MAX_S = 8.0
 
@@ -96,6 +100,23 @@ class Front:
     def spawn(self, protocol: Protocol[None]) -> None:
         """Run it in the background."""
         self.engine.call(self.client.spawn, protocol)
+
+    def need_engine(self) -> None:
+        """Raise unless the engine has a thread, which renews what is held; at the end of the process, callers do it."""
+        if not self.engine.runs() and threading.main_thread().is_alive():
+            raise CannotStartThread(str(self.engine.trouble))
+
+    def look_after_engine(self, turns: int, idle: int) -> tuple[int, int]:
+        """By a caller that has waited for long: raise where the engine's thread makes no turn at all.
+
+        The last time it had made that number of turns, and had made none for that many looks.
+        """
+        if self.engine.turns != turns:
+            return self.engine.turns, 0
+        if idle >= 2:
+            raise CannotStartThread("it was started, but does not run", _DOES_NOT_RUN)
+        self.engine.call(_nothing)
+        return turns, idle + 1
 
     # -- acquiring and releasing ------------------------------------------------------------------
 
@@ -264,8 +285,17 @@ _fronts: weakref.WeakSet[Front] = weakref.WeakSet()
 
 
 def close_later(front: Front) -> None:
-    """Close it in the background: its client was garbage-collected, in any thread and at any bytecode."""
-    front.begin_close()
+    """Close it in the background: its client was garbage-collected, in any thread and at any bytecode.
+
+    At the end of the process, where nothing goes on in the background, wait for that.
+    """
+    wait = front.begin_close()
+    if not threading.main_thread().is_alive():
+        wait()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _close_all() -> None:
@@ -279,7 +309,8 @@ def _close_all() -> None:
         wait()
 
 
-def _after_fork_in_child() -> None:
+def forked() -> None:
+    """In the child of a fork."""
     forget_engines()
     let_go()
     for front in tuple(_fronts):
@@ -287,4 +318,4 @@ def _after_fork_in_child() -> None:
 
 
 exit_hooks.register(_close_all)
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=forked)

@@ -22,7 +22,7 @@ from holdfast._core.waiting import Busy, Grant, released
 from holdfast._engine.operation import Operation
 from holdfast._engine.pack import PreparedRequest
 from holdfast._engine.requests import Ask
-from holdfast._front.base import SOON_S, Front, Start
+from holdfast._front.base import SOON_S, Front, Start, forked
 from holdfast._runtime.cancel import Cancel, Cancelled
 from holdfast._runtime.clock import clock
 from holdfast._runtime.identity import has_ended, here
@@ -34,13 +34,16 @@ __all__ = ["Teller", "ThreadsFront", "has_ended"]
 
 R = TypeVar("R")
 
+#: Where no thread could be started to tell of a loss, it is tried again after this, s.
+_AGAIN_S = 0.5
+
 
 class ThreadsFront(Front):
     """What the API for threads asks of one client."""
 
     def _begin(self, client_id: str) -> None:
         super()._begin(client_id)
-        self.teller = Teller()
+        self.teller = Teller(partial(self.engine.call, self.engine.later, _AGAIN_S))
         #: The threads that wait for each other here, or are about to.
         self.turning: set[int] = set()
         #: What the calling thread has of its own.
@@ -48,14 +51,20 @@ class ThreadsFront(Front):
         self.patchable_local: object = threading.local
         self.patchable_socket: object = socket.socket
 
-    def look_for_patches(self) -> None:
-        """Note what was patched since we began."""
+    def look_again(self) -> None:
+        """Note what was patched since we began, and a fork that no hook has seen."""
         self.patchable_local, self.patchable_socket = threading.local, socket.socket
+        if self.engine.pid != os.getpid():
+            forked()
 
     def me(self) -> int:
         """Return the number of the thread that runs."""
-        if self.patchable_local is not threading.local or self.patchable_socket is not socket.socket:
-            self.look_for_patches()
+        if (
+            self.patchable_local is not threading.local
+            or self.patchable_socket is not socket.socket
+            or self.engine.pid != os.getpid()
+        ):
+            self.look_again()
         return self.here.number
 
     @property
@@ -72,8 +81,11 @@ class ThreadsFront(Front):
         give_back: Callable[[Any], Protocol[None] | None] | None = None,
     ) -> R:
         """Have the engine run it, and wait for its end. `cancel` ends it with `Cancelled`."""
+        if self.engine.pid != os.getpid():
+            forked()
         bell = silent_bell()
         stop = partial(ring, bell)
+        turns, idle = self.engine.turns, 0
         operation = Operation(self.client, protocol, stop, give_back)
         try:
             if cancel is not None:
@@ -82,7 +94,8 @@ class ThreadsFront(Front):
             while not operation.over:
                 if cancel is not None and cancel.is_set():
                     raise Cancelled
-                self.engine.wait(bell, SLICE_S)
+                if not self.engine.wait(bell, SLICE_S):
+                    turns, idle = self.look_after_engine(turns, idle)
                 if operation.chores:
                     operation.do_chores(self.engine.call)
         except BaseException:
@@ -108,6 +121,8 @@ class ThreadsFront(Front):
         cancel: Cancel | None = None,
     ) -> Grant | Busy:
         """Acquire with this token: by `first` alone where that is granted in time, else by the protocol."""
+        if self.engine.thread is None:
+            self.need_engine()
         if first is None or cancel is not None or not self._asks_first(first):
             return self.run(self._acquires(first, start, token, timeout_s, ttl_ms), cancel)
         behind = self.client.releasing.before(first.key)

@@ -22,7 +22,8 @@ from typing import Any, TypeAlias
 
 from holdfast._core.snapshot import snapshot
 from holdfast._runtime import exit_hooks
-from holdfast._runtime.teller import CANNOT_START, report
+from holdfast._runtime.starting import CANNOT_START
+from holdfast._runtime.teller import report
 from holdfast._runtime.waits import Bell
 
 __all__ = ["EVENTS_MAX", "Reporter", "Sink"]

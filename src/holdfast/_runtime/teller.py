@@ -5,7 +5,7 @@ to leave it untold.
 
 Theory: each has a thread of its own, so that one that hangs holds up no other. Where none can be started (the limits of
 a container, the interpreter's end), they take turns on a spare thread, which was started when the first one was
-announced; where there is none either, they wait until one can be started.
+announced; where there is none either, they wait until one can be started, which is tried again and again.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from holdfast._runtime.starting import start_thread
 from holdfast._runtime.waits import Flag, Mailbox
 
-__all__ = ["CANNOT_START", "Teller", "report"]
+__all__ = ["Teller", "report"]
 
-#: What `Thread.start` raises when there are too many, or the interpreter ends.
-CANNOT_START = (RuntimeError, MemoryError, OSError)
+_NAME = "holdfast-on-lost"
 
 
 def report() -> None:
@@ -33,9 +34,10 @@ def report() -> None:
 
 
 class Teller:
-    """The callbacks of one client."""
+    """The callbacks of one client. `later(act)` has that called after a while."""
 
-    def __init__(self) -> None:
+    def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
+        self._later = later
         self._waiting: Mailbox[tuple[Callable[[Any], object], Any, object] | None] = Mailbox()
         self._spare: threading.Thread | None = None
         self._untold: set[object] = set()
@@ -49,33 +51,22 @@ class Teller:
     def prepare(self) -> None:
         """There will be something to tell: have a thread for it."""
         spare = self._spare
-        if self._stopped or (spare is not None and spare.is_alive()):
-            return
-        spare = threading.Thread(target=self._serve, name="holdfast-on-lost", daemon=True)
-        try:
-            spare.start()
-        except CANNOT_START:
-            return
-        self._spare = spare
+        if not (self._stopped or (spare is not None and spare.is_alive())):
+            start_thread(_NAME, self._serve, self._has_no_spare)
 
     def tell(self, function: Callable[[Any], object], argument: Any) -> None:
         """Call it soon. Never raises."""
-        ticket = object()
-        self._untold.add(ticket)
-        try:
-            threading.Thread(
-                target=self._call, args=(function, argument, ticket), name="holdfast-on-lost", daemon=True
-            ).start()
-        except CANNOT_START:
-            self._waiting.put((function, argument, ticket))
-            self.prepare()
+        one = function, argument, object()
+        self._untold.add(one[2])
+        start_thread(_NAME, partial(self._call, *one), partial(self._wait, one))
 
-    def starved(self) -> bool:
-        """True if some wait for a thread that could not be started."""
-        if not len(self._waiting) or self._stopped:
-            return False
+    def _wait(self, one: tuple[Callable[[Any], object], Any, object], _error: BaseException) -> None:
+        self._waiting.put(one)
         self.prepare()
-        return self._spare is None or not self._spare.is_alive()
+
+    def _has_no_spare(self, _error: BaseException) -> None:
+        if len(self._waiting):
+            self._later(self.prepare)
 
     @property
     def busy(self) -> bool:
@@ -114,6 +105,10 @@ class Teller:
             self._untold.discard(ticket)
 
     def _serve(self) -> None:
+        spare = self._spare
+        if spare is not None and spare.is_alive():
+            return  # two were started
+        self._spare = threading.current_thread()
         while True:
             one = self._waiting.get()
             if one is not None:

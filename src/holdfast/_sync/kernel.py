@@ -132,6 +132,8 @@ class Acquirable(AcquirableBase, Generic[L]):
 
     def _finds_others(self, driver: ThreadsFront) -> bool:
         """True if others of this client ask for it, or hold it."""
+        if self._asks is None:
+            self._prepare()  # from which on it may have a line
         note = self._line_key
         return note is not None and not is_alone(note, driver.lines)
 
@@ -146,13 +148,10 @@ class Acquirable(AcquirableBase, Generic[L]):
         """Ask the server, or wait in line."""
         if turn is not None and not turn.first:
             return driver.wait_in_line(turn, self._wait_in_line, timeout_s, self._ttl_ms, cancel)
-        asks = self._asks
-        if asks is None:
-            asks = self._prepare()
         start: Any = self._ask if turn is None else partial(self._ask_as_owner, turn)
         if driver.introduce_at < 0.0 and timeout_s != 0:
             start = partial(_introduced, partial(self._session.introduce, clock()), start)
-        first = asks[0] if asks else None
+        first = self._asks[0] if self._asks else None
         return driver.acquire(first, start, token, timeout_s, self._ttl_ms, cancel)
 
     def _made(
