@@ -333,9 +333,8 @@ def test_09_a_half_open_inbox_is_found_out(
     unique_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in ("holdfast._drivers.inboxes", "holdfast._transport.inbox_aio"):
-        monkeypatch.setattr(f"{module}.INBOX_QUIET_S", 0.1)
-        monkeypatch.setattr(f"{module}.INBOX_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("holdfast._engine.server.INBOX_QUIET_S", 0.1)
+    monkeypatch.setattr("holdfast._engine.server.INBOX_TIMEOUT_S", 1.0)
     first = far.lock(unique_name).acquire()
     waiting = api.start(near.lock(unique_name, ttl=3).acquire)
     eventually(lambda: look.zcard(queue_of(unique_name)) == 1)

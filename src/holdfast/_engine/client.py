@@ -180,7 +180,7 @@ class Client(Agent):
 
     def subscribe(self, place: Any, patience_s: float, answer: Callable[[RequestFailed | None], None]) -> None:
         server: Server = place
-        server.on_message = self.heard
+        server.on_message, server.is_awaited = self.heard, self.inboxes.is_awaited
 
         def answered(_reply: Any, failure: RequestFailed | None) -> None:
             if failure is not None:

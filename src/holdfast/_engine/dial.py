@@ -16,6 +16,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._engine.handshake import is_tls, late
 from holdfast._engine.pack import pack_command
 from holdfast._engine.place import Place
+from holdfast._engine.pushes import PUSHES
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import importing
 
@@ -31,10 +32,13 @@ _HELLO = pack_command(("HELLO", 3))
 
 
 class Dial:
-    """One attempt to connect: one of `connected(connection)` and `failed(failure)` is called, in the engine."""
+    """One attempt to connect: one of `connected(connection, pushes)` and `failed(failure)` is called, in the engine.
+
+    `pushes`: whether messages can come between replies (RESP3).
+    """
 
     def __init__(
-        self, server: Place, connected: Callable[[Any], None], failed: Callable[[RequestFailed], None]
+        self, server: Place, connected: Callable[[Any, bool], None], failed: Callable[[RequestFailed], None]
     ) -> None:
         self._server = server
         self._engine = server.engine
@@ -55,33 +59,38 @@ class Dial:
     def _run(self) -> None:
         server, engine = self._server, self._engine
         connection: Any = None
+        pushes = False
         try:
             connection = server.make()
-            server.tls = is_tls(connection)
-            _prepare(connection)
-            connection.connect()
-            if getattr(connection, "_sock", None) is not None:
-                server.only_resp2 = not _speaks_resp3(connection._sock)
+            _connect(connection, server)
+            if PUSHES and not server.hello_closes and getattr(connection, "_sock", None) is not None:
+                try:
+                    pushes = _speaks_resp3(connection._sock)
+                except ConnectionError:  # a proxy that closes at a command which it does not know
+                    disconnect(connection)
+                    connection = server.make()
+                    _connect(connection, server)
+                    server.hello_closes = True
         except BaseException as error:
             if connection is not None:
                 disconnect(connection)
-            engine.call(self._ended, None, _failed(error, server))
+            engine.call(self._ended, None, False, _failed(error, server))
         else:
-            engine.call(self._ended, connection, None)
+            engine.call(self._ended, connection, pushes, None)
         finally:
             server.dialling.discard(threading.current_thread())
 
     def _late(self) -> None:
-        self._ended(None, late(self._server.name, CONNECT_TIMEOUT_S, tls=self._server.tls))
+        self._ended(None, False, late(self._server.name, CONNECT_TIMEOUT_S, tls=self._server.tls))
 
-    def _ended(self, connection: Any, failure: RequestFailed | None) -> None:
+    def _ended(self, connection: Any, pushes: bool, failure: RequestFailed | None) -> None:
         if self._over:
             if connection is not None:
                 disconnect(connection)
             return
         self.give_up()
         if failure is None:
-            self._connected(connection)
+            self._connected(connection, pushes)
         else:
             self._failed(failure)
 
@@ -121,6 +130,12 @@ def _speaks_resp3(sock: socket.socket) -> bool:
             raise ConnectionResetError("the server closed the connection")
         reader.feed(data)
     return not isinstance(reply, hiredis.ReplyError)
+
+
+def _connect(connection: Any, server: Place) -> None:
+    server.tls = is_tls(connection)
+    _prepare(connection)
+    connection.connect()
 
 
 def _prepare(connection: Any) -> None:

@@ -59,6 +59,8 @@ __all__ = ["Link", "is_no_reply"]
 SILENCE_S = 0.5
 #: And is closed after this much more, s: until then, late replies are still matched.
 LINGER_S = 10.0
+#: Where no connection was made after this, s, and a request has run out of time, another attempt is made.
+CONNECT_SILENCE_S = 1.0
 #: A caller whose reply has not come after this has the engine look whether it was sent at all, s.
 RESCUE_S = 0.02
 #: No thread has the seat, or leads without a step, for longer than this, but below a signal handler, s.
@@ -88,8 +90,11 @@ def is_no_reply(reply: Reply) -> bool:
 class Link:
     """One connection."""
 
-    def __init__(self, server: Place) -> None:
+    def __init__(self, server: Place, *, is_inbox: bool = False) -> None:
         self.server = server
+        #: Whether it is there for messages alone, without RESP3; whether messages come between its replies.
+        self._is_inbox = is_inbox
+        self.pushes = False
         self._engine = server.engine
         self._reader = hiredis.Reader(notEnoughData=_MORE)
         self._queue: deque[Any] = deque()
@@ -135,7 +140,7 @@ class Link:
         if not self.ended and self._sock is None:
             self._end(failure)
 
-    def _connected(self, connection: Any) -> None:
+    def _connected(self, connection: Any, pushes: bool) -> None:
         sock = getattr(connection, "_sock", None)
         if self.ended or sock is None:
             disconnect(connection)
@@ -144,7 +149,7 @@ class Link:
             return
         ours(sock)
         sock.setblocking(False)
-        self._connection, self._sock = connection, sock
+        self._connection, self._sock, self.pushes = connection, sock, pushes
         self._fd = sock.fileno()
         self._is_tls = hasattr(sock, "pending")
         self._heard_at = clock()
@@ -465,13 +470,17 @@ class Link:
         if self.ended or not (self._seat or self._reading):
             self.rescue()
         elif (self._seat and self._writes == writes) or (self._reading and self._reads == reads):
-            self.retire()
-            waiting: list[Any] = []
-            while self._queue:
-                waiting.append(self._queue.popleft())
-            self.server.take_over(waiting)
+            self._replace()
             for request in self._under_way():
                 request.end(None, self._broken(None))  # it stays where it is: it may be answered yet
+
+    def _replace(self) -> None:
+        """Have others send what was not sent."""
+        self.retire()
+        waiting: list[Any] = []
+        while self._queue:
+            waiting.append(self._queue.popleft())
+        self.server.take_over(waiting)
 
     def _begin_ticks(self) -> None:
         self._engine.later(LIE_S, self._tick, None)
@@ -564,7 +573,7 @@ class Link:
     def _match(self, reply: Reply) -> RequestFailed | None:
         """Find whose it is."""
         pending, ends = self._pending, self._ends
-        if isinstance(reply, Push):
+        if isinstance(reply, Push) or (self._is_inbox and type(reply) is list):
             push: Any = reply
             if pending and pending[0].fits is is_no_reply and push[:1] == [b"subscribe"]:
                 ends.append((pending[0], None, None))
@@ -635,8 +644,11 @@ class Link:
 
     def overdue(self) -> None:
         """By the engine: an answer has not come in time."""
-        if self._sock is not None and (self._midway or clock() - self._heard_at >= SILENCE_S):
+        silent_s = self.quiet_s()
+        if self._sock is not None and (self._midway or silent_s >= SILENCE_S):
             self.retire()
+        elif self._sock is None and silent_s >= CONNECT_SILENCE_S and self.server.link is self:
+            self._replace()
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -644,6 +656,10 @@ class Link:
     def usable(self) -> bool:
         """Whether it takes new requests."""
         return not self.ended and not self._retired
+
+    def quiet_s(self) -> float:
+        """How long ago something was heard, or it owed nothing, s."""
+        return clock() - self._heard_at
 
     def silent_for(self, now: float) -> float:
         """How long it has owed replies and said nothing, s."""

@@ -22,12 +22,16 @@ class Place(ABC):
         self.engine = engine
         self.name = name
         self.make = make
-        #: Whether its connections are encrypted, as far as is known; and whether it has refused RESP3.
-        self.tls = False
-        self.only_resp2 = False
+        #: Whether its connections are encrypted, as far as is known; and whether it has closed one at HELLO.
+        self.tls = self.hello_closes = False
         self.on_message: Callable[[Reply], None] = lambda _: None
         #: Threads that connect.
         self.dialling: set[threading.Thread] = set()
+
+    @property
+    @abstractmethod
+    def link(self) -> Any:
+        """The shared connection, if there is one."""
 
     @abstractmethod
     def forget_link(self, link: Any) -> None:

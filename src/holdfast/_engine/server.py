@@ -8,6 +8,7 @@ from typing import Any
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.replies import Fits
+from holdfast._engine.limits import INBOX_QUIET_S, INBOX_TIMEOUT_S
 from holdfast._engine.link import Link, is_no_reply
 from holdfast._engine.loop import Engine
 from holdfast._engine.pack import pack_command, spelled_out
@@ -18,6 +19,13 @@ from holdfast._runtime.clock import clock
 
 __all__ = ["Server"]
 
+_PING = pack_command(("PING",))
+
+
+def _is_pong(reply: Reply) -> bool:
+    """True of an answer to PING, also among messages."""
+    return reply == b"PONG" or (type(reply) is list and reply[:1] == [b"pong"])
+
 
 class Server(Place):
     """One server of one client: its connection, made when it is first needed."""
@@ -26,6 +34,9 @@ class Server(Place):
         super().__init__(engine, name, make)
         self.closed = False
         self._link: Link | None = None
+        #: That for messages, where the server has no RESP3; whether anything waits for some.
+        self._inbox: Link | None = None
+        self.is_awaited: Callable[[], bool] = lambda: False
         #: Those of sessions, and what blocks may take.
         self._sessions: dict[str, Link] = {}
         self._spares: list[Link] = []
@@ -163,24 +174,62 @@ class Server(Place):
         return True
 
     def subscribe(self, channel: str, patience_s: float, answer: Answer, on_deaf: Callable[[], None]) -> None:
-        """Hear that channel by the shared connection; `on_deaf` is called once when nothing more is heard."""
+        """Hear that channel; `on_deaf` is called once when nothing more is heard."""
+        until = clock() + patience_s
+
+        def connected(reply: Reply, failure: RequestFailed | None) -> None:
+            if self.is_open:
+                self._subscribe(channel, until, answer, on_deaf)
+            else:
+                answer(None, failure or self._ended())
+
+        if self.is_open:
+            self._subscribe(channel, until, answer, on_deaf)
+        else:  # to know what it speaks
+            self.send(_PING, patience_s, None, None, connected)
+
+    def _subscribe(self, channel: str, until: float, answer: Answer, on_deaf: Callable[[], None]) -> None:
+        """By the shared connection, or one for messages alone."""
+        link = self._link
+        assert link is not None
+        if not link.pushes:
+            link = self._inbox = Link(self, is_inbox=True)
+            self._all.add(link)
 
         def subscribed(reply: Reply, failure: RequestFailed | None) -> None:
-            link = self._link
-            if failure is None and (link is None or link.ended):
-                failure = RequestFailed(
-                    "broken", "the connection ended", self.name, maybe_executed=False, transient=True
-                )
-            if failure is None and link is not None:
+            if failure is None and not link.usable:
+                failure = self._ended()
+            if failure is None:
                 link.on_deaf = on_deaf
+                self._look_after(link)
+            elif link is self._inbox:
+                link.close()
             answer(reply, failure)
 
-        self.send(pack_command(("SUBSCRIBE", channel)), patience_s, is_no_reply, None, subscribed)
+        link.send(Request(pack_command(("SUBSCRIBE", channel)), until, is_no_reply, None, subscribed))
+
+    def _look_after(self, link: Link) -> None:
+        """Ask whether it is still there when it has been quiet: it may be half-open."""
+        if link.on_deaf is None:
+            return
+        left_s = INBOX_QUIET_S - link.quiet_s()
+        if left_s <= 0:
+            left_s = INBOX_QUIET_S
+            if self.is_awaited():
+                link.send(Request(_PING, clock() + INBOX_TIMEOUT_S, _is_pong, None, lambda _reply, _failure: None))
+        self.engine.later(left_s, self._look_after, link)
+
+    def _ended(self) -> RequestFailed:
+        return RequestFailed("broken", "the connection ended", self.name, maybe_executed=False, transient=True)
 
     def forget_link(self, link: Link) -> None:
         """Forget a link that takes no more requests."""
+        if self._inbox is link:
+            self._inbox = None
         if self._link is link:
             self._link = None
+            if self._inbox is not None:
+                self._inbox.retire()  # another server may be in charge
         if link.ended:
             self._all.discard(link)
 
@@ -212,5 +261,5 @@ class Server(Place):
         self._all.clear()
         self._sessions.clear()
         self._spares.clear()
-        self._link = None
+        self._link = self._inbox = None
         self.engine = engine

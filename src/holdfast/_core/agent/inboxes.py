@@ -63,6 +63,10 @@ class Inboxes:
         place = self._place_of(key, None)
         return None if place in self._open else place
 
+    def is_awaited(self) -> bool:
+        """True if a token listens."""
+        return bool(self._kept)
+
     # -- effects ----------------------------------------------------------------------------------
 
     def listen(self, task: Task, effect: Listen) -> Any:

@@ -1,0 +1,92 @@
+"""What stands before a server, and knows no RESP3: messages come by a connection of their own."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import hiredis
+import pytest
+
+from holdfast import embedded
+from holdfast._engine.pack import pack_command
+from testbed.waiting import eventually
+from tests.support.apis import Api
+from tests.support.standin import StandIn, pump
+
+
+class Old(StandIn):
+    """Passes on everything but HELLO, which it refuses, or at which it closes the connection."""
+
+    def __init__(self, server: embedded.Server, closes: bool) -> None:
+        self._target = (server.host, server.port)
+        self._closes = closes
+        self.subscribed: list[socket.socket] = []
+        self.hellos = 0
+        self.deaf = False
+        super().__init__()
+
+    def serve(self, client: socket.socket) -> None:
+        reader = hiredis.Reader()
+        with socket.create_connection(self._target) as server:
+            threading.Thread(target=pump, args=(server, client), daemon=True).start()
+            while data := client.recv(65536):
+                reader.feed(data)
+                while (words := reader.gets()) is not False:
+                    if words[0].upper() == b"HELLO":
+                        self.hellos += 1
+                        if self._closes:
+                            return
+                        client.sendall(b"-ERR unknown command 'HELLO'\r\n")
+                    else:
+                        if words[0].upper() == b"SUBSCRIBE":
+                            self.subscribed.append(client)
+                        if not (self.deaf and client in self.subscribed[:1]):
+                            server.sendall(pack_command(words))
+
+
+@pytest.fixture
+def server(valkey_server: embedded.Server) -> embedded.Server:
+    return valkey_server
+
+
+@pytest.fixture(params=["refuses", "closes"])
+def old(request: pytest.FixtureRequest, server: embedded.Server) -> Iterator[Old]:
+    with Old(server, request.param == "closes") as old:
+        yield old
+
+
+def hand_over(api: Api, holder: Any, waiter: Any, name: str) -> None:
+    lease = holder.lock(name, ttl=30).acquire()
+    waiting = api.start(waiter.lock(name, ttl=30).acquire, timeout=25)
+    eventually(lambda: holder.lock(name).waiters() == 1)
+    began_at = time.monotonic()
+    lease.release()
+    waiting.result(25).release()
+    assert time.monotonic() - began_at < 10, "it was told, and did not look by itself"
+
+
+def test_messages_come_by_a_second_connection(api: Api, old: Old, unique_name: str) -> None:
+    locks, others = api.connect(old.url), api.connect(old.url)
+    for number in range(3):
+        hand_over(api, locks, others, f"{unique_name}-{number}")
+    assert len(old.subscribed) == 1
+    assert old.hellos <= 3, "not with each request"
+
+
+def test_a_second_connection_that_is_half_open(
+    api: Api, old: Old, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found out while the waiter has nothing to ask."""
+    monkeypatch.setattr("holdfast._engine.server.INBOX_QUIET_S", 0.1)
+    monkeypatch.setattr("holdfast._engine.server.INBOX_TIMEOUT_S", 0.8)
+    locks, others = api.connect(old.url), api.connect(old.url)
+    lease = locks.lock(unique_name, ttl=600).acquire()
+    old.deaf = True
+    waiting = api.start(others.lock(unique_name).acquire, timeout=60)
+    eventually(lambda: len(old.subscribed) == 2, "it listens on another connection")
+    lease.release()
+    waiting.result(20).release()
