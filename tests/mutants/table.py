@@ -81,7 +81,7 @@ _ENGINE: tuple[Mutant, ...] = tuple(
             "        self._engine.soon(self.close)\n\n    def close",
         ),
         (
-            "a server that is no master any more is used on",
+            "a server that has become a replica is used on",
             LINK,
             "            if failure.kind in MISPLACED:",
             "            if False:",

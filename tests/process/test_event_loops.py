@@ -497,7 +497,7 @@ def test_over_tls(valkey_server: embedded.Server, unique_name: str, tmp_path: Pa
 def test_a_blocked_loop_keeps_its_leases(
     valkey_server: embedded.Server, unique_name: str, ttl: float, blocked_s: float
 ) -> None:
-    """It computes for much longer than the ttl: others do not get the lock, and a loss is told when it waits again."""
+    """The loop computes for longer than the ttl: others do not get the lock; it hears of a loss when it waits again."""
 
     async def main() -> None:
         async with holdfast.asyncio.connect(valkey_server.url) as locks:

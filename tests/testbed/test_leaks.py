@@ -26,7 +26,7 @@ def test_a_thread_a_descriptor_and_an_object_are_found() -> None:
         found = leaks.left_over(before, settle_s=0)
         assert "threads: holdfast-left" in found
         assert any(each.startswith("descriptors: socket") for each in found)
-        assert any("ThreadDriver" in each for each in found)
+        assert any("ThreadsFront" in each for each in found)
         with pytest.raises(AssertionError, match="holdfast-left"):
             leaks.check(before, settle_s=0)
         client.close()

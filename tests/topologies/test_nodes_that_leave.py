@@ -97,7 +97,7 @@ def test_connections_to_a_node_that_has_left_are_closed(
 
 
 def cluster_of(*hosts: str) -> cluster_module.Cluster:
-    """One that connects to nobody."""
+    """One that connects to no server."""
     return cluster_module.Cluster(engine(), [(host, 1) for host in hosts], lambda host, port: lambda: None)
 
 

@@ -309,7 +309,7 @@ def test_a_script_that_is_never_known_is_not_sent_for_ever(server: Server, peer:
 def together(
     server: Server, peer: Peer, answer: Callable[[Words], bytes], requests: list[tuple[PreparedRequest, str]]
 ) -> list[Answered]:
-    """Ask for those at once: whoever writes is held up until all are there."""
+    """Ask for those at once: the thread that writes is held up until all are there."""
     link = connected(server)
     peer.answer = answer
     link._seat[""] = (0,)

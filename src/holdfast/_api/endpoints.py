@@ -118,7 +118,7 @@ def members_of(
 
 
 def _address_of(member: Any) -> object:
-    """What members have in common that are one and the same."""
+    """Return what members have in common that are one and the same."""
     if isinstance(member, Address):
         return member.path or (member.host, member.port)
     kwargs = member.connection_pool.connection_kwargs
@@ -157,7 +157,7 @@ def _zero_or(duration: Duration, argument: str) -> int:
 
 
 def client_of_url(url: object) -> Address | OfUrl | Seeds | Members:
-    """What is behind a URL. Talks to no server."""
+    """Return what is behind a URL. Talks to no server."""
     address = address_of_url(url)
     if address is not None:
         return address

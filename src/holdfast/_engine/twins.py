@@ -65,7 +65,7 @@ def _library_of(thing: Any) -> str | None:
 
 
 def _settings_for(twin: Any, kind: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Those of its twin. What neither knows is left for the twin to refuse."""
+    """Keep those of its twin. What neither knows is left for the twin to refuse."""
     known = _parameters(twin)
     only_asyncio = _NOT_FOR_TWINS | (_parameters(kind) - known)
     settings = {name: value for name, value in kwargs.items() if name not in only_asyncio}
