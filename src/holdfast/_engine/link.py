@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import select
 import socket
-import ssl
+import sys
 from collections import deque
 from collections.abc import Callable
 from itertools import repeat
@@ -76,7 +76,7 @@ _READ_MAX = 65_536
 
 _MORE = object()
 _POP = deque[Any].popleft
-_WANTS = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_WANTS: tuple[type[OSError], ...] = (BlockingIOError, InterruptedError)
 
 #: A request, its reply, and why it has none.
 End = tuple[Any, Reply, RequestFailed | None]
@@ -116,6 +116,8 @@ class Link:
         self._sock: socket.socket | None = None
         self._fd = -1
         self._is_tls = False
+        #: What a socket raises that has to be tried again.
+        self._wants = _WANTS
         #: Whether the engine reads what comes at once; and whether it looks now and then for what lies unread.
         self._armed = False
         self._ticks = False
@@ -152,6 +154,9 @@ class Link:
         self._connection, self._sock, self.pushes = connection, sock, pushes
         self._fd = sock.fileno()
         self._is_tls = hasattr(sock, "pending")
+        if self._is_tls:  # then it is loaded; for others it would take long
+            ssl: Any = sys.modules["ssl"]
+            self._wants = (*_WANTS, ssl.SSLWantReadError, ssl.SSLWantWriteError)
         self._heard_at = clock()
         # Those whose asker has gone meanwhile need not be sent at all.
         waiting = [request for request in self._queue if request.wanted]
@@ -373,7 +378,7 @@ class Link:
             sent = sock.send(data)
             if sent < len(data):
                 self._leave(data[sent:])
-        except _WANTS:
+        except self._wants:
             self._leave(data)
         except OSError as error:
             if raised_by_handler(error):
@@ -439,7 +444,7 @@ class Link:
             sock, out = self._sock, self._out
             try:
                 sent = 0 if sock is None else sock.send(out)
-            except _WANTS:
+            except self._wants:
                 sent = 0
             except OSError as error:
                 self._engine.soon(self._lost, error)
@@ -531,7 +536,7 @@ class Link:
         while (sock := self._sock) is not None:
             try:
                 data = sock.recv(_READ_MAX)
-            except _WANTS:
+            except self._wants:
                 return None
             except OSError as error:
                 if raised_by_handler(error):
