@@ -53,6 +53,7 @@ class Acquirable(AcquirableBase, Generic[L]):
 
     # sync: def _acquire(self, timeout_s: float | None, cancel: Cancel | None, frame: Any, mark: str | None = None) -> L:
     async def _acquire(self, timeout_s: float | None, frame: Any, mark: str | None = None) -> L:
+        """In one piece: calls cost time on each acquire, and are more places between a grant and its `try`."""
         if hook.observer is not None:
             hook.observer.acquiring(self._name, self._label, timeout_s)
         # sync-add: _check_cancel(cancel)

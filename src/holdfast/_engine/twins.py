@@ -152,8 +152,9 @@ class _Lent:
     async def _connect(self) -> None:
         connection = self._connection
         if hasattr(connection, "retry"):
-            from redis.asyncio.retry import Retry
-            from redis.backoff import NoBackoff
+            with importing:
+                from redis.asyncio.retry import Retry
+                from redis.backoff import NoBackoff
 
             connection.retry = Retry(NoBackoff(), 0)
         await connection.connect()
