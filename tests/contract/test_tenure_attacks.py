@@ -14,7 +14,7 @@ from holdfast import AcquireTimeout, LeaseLost, OutcomeUnknown, ServerUnreachabl
 from holdfast._core.settings import DEFAULT
 from testbed.proxy import Proxy
 from testbed.waiting import eventually
-from tests.support.apis import Api, AsyncioApi, close_brought, warm
+from tests.support.apis import Api, close_brought, warm
 
 #: Longer than a test; shorter than any turn, so that each one passes the lock on by way of the server.
 LONG_MS, SHORT_MS = 60_000.0, 0.001
@@ -44,7 +44,6 @@ def tenured(request: pytest.FixtureRequest, api: Api, wire: Proxy) -> Any:
 def waiting(look: Any, name: str, tenured: Tenured) -> int:
     """Local waiters of a client, and those in the server's queue."""
     session = getattr(tenured.locks, "_target", tenured.locks)._session
-    api = tenured.api
     driver = session.driver
     return sum(len(line.waiters) for line in list(driver.lines.values())) + int(
         look.zcard(f"holdfast:{{{name}}}:queue")

@@ -21,6 +21,7 @@ from typing import Any
 
 from holdfast._engine.dial import CONNECT_TIMEOUT_S
 from holdfast._engine.handshake import is_tls
+from holdfast._runtime.lazily import importing
 
 __all__ = ["Unsupported", "connections", "is_asyncio"]
 
