@@ -95,7 +95,10 @@ class Actions:
         start_ns = now_ns()
         fence = lease.fencing_token
         p, op = f"{self._life.name}.{self._number}", f"{next(self._counts)} {self._action}"
-        until_ns = start_ns + int(lease.remaining() * 1e9)
+        remaining_s = lease.remaining()
+        if remaining_s <= 0 and lease.lost.reason == "closed":
+            return  # its client was closed before it was looked at: no one has ever trusted it
+        until_ns = start_ns + int(remaining_s * 1e9)
         log.event("ask", p, asked_ns, op=op, lock=lock, do="acquire", mode=mode)
         log.event("got", p, start_ns, op=op, lock=lock, token=fence, until=until_ns)
         try:

@@ -26,7 +26,7 @@ HEADER = {
 class ClosedUnder:
     """A lease that is still held at the first look after its client's close() began, and lost at the next."""
 
-    def __init__(self, log: Log, rival_after: int) -> None:
+    def __init__(self, log: Log, rival_after: int, held_looks: int = 2) -> None:
         self.log = log
         self.fencing_token = 5
         self._session = self
@@ -34,6 +34,7 @@ class ClosedUnder:
         self.lost = SimpleNamespace(reason=None)
         self.looks = 0
         self.rival_after = rival_after
+        self.held_looks = held_looks
         self.closed_ns = now_ns()
 
     def remaining(self) -> float:
@@ -42,20 +43,22 @@ class ClosedUnder:
             self.log.event("ask", "L2t.0", op="1", lock="a", do="acquire", mode="exclusive")
             self.log.event("got", "L2t.0", op="1", lock="a", token=6, until=now_ns() + 10**9)
             time.sleep(0.001)
-        if self.looks < 3:
+        if self.looks <= self.held_looks:
             return 1.0
         self.state, self.lost = SimpleNamespace(name="LOST"), SimpleNamespace(reason="closed")
         return 0.0
 
 
 @pytest.mark.parametrize(
-    ("rival_after", "violations"), [(3, []), (1, ["exclusion"])], ids=["after the last look", "before the last look"]
+    ("rival_after", "held_looks", "violations"),
+    [(3, 2, []), (1, 2, ["exclusion"]), (1, 0, [])],
+    ids=["after the last look", "before the last look", "never seen to be held"],
 )
 def test_a_lease_of_a_closed_client_is_trusted_until_it_was_seen_last(
-    tmp_path: Path, rival_after: int, violations: list[str]
+    tmp_path: Path, rival_after: int, held_looks: int, violations: list[str]
 ) -> None:
     log = Log(tmp_path / "L1t.log")
-    lease = ClosedUnder(log, rival_after)
+    lease = ClosedUnder(log, rival_after, held_looks)
     life: Any = SimpleNamespace(
         log=log, blocking=True, seed="1", name="L1t", resource="", closed_ns={lease: lease.closed_ns}
     )
