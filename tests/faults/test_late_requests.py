@@ -94,11 +94,10 @@ def loaded(near: Any, thing: Thing, name: str) -> None:
 
 
 def on_another_connection(near: Any) -> None:
-    """Have what follows not wait behind what is held back: threads never do, asyncio does until it finds it silent."""
-    client = getattr(near, "_target", None)
-    if client is not None:
-        for node in client._session.driver.topology.nodes():
-            near._api.call(node.retire_wire)
+    """Have what follows not wait behind what is held back, until that is found to be silent."""
+    driver = getattr(near, "_target", near)._session.driver
+    for server in driver.topology.nodes():
+        driver.engine.call(server.reconnect)
 
 
 def carried_out(look: Any, held_back: Rule) -> None:

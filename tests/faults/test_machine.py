@@ -31,7 +31,7 @@ LONG_S = 600
 
 @pytest.mark.parametrize("api", ["threads", "asyncio"])
 def test_14_the_clock_goes_on_in_suspend(api: str) -> None:
-    driver = importlib.import_module(f"holdfast._drivers.{'aio' if api == 'asyncio' else api}")
+    driver = importlib.import_module(f"holdfast._front.{'aio' if api == 'asyncio' else api}")
     assert driver.clock is clock_module.clock, "what its leases are looked at with"
     if not hasattr(time, "CLOCK_BOOTTIME"):
         pytest.skip("this system has no CLOCK_BOOTTIME; its monotonic clock is used")
@@ -44,7 +44,7 @@ def test_15_a_blocked_event_loop_knows_of_its_loss_at_once(valkey_server: embedd
 
     async def main() -> None:
         async with connect(valkey_server.url) as locks:
-            lease = await locks.lock(unique_name, ttl=0.5).acquire()
+            lease = await locks.lock(unique_name, ttl=0.5, renew=False).acquire()
             time.sleep(1)  # noqa: ASYNC251 - that is the fault
             with pytest.raises(holdfast.LeaseLost, match="expired"):
                 lease.ensure_held()
@@ -70,26 +70,21 @@ class Bug(RuntimeError):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_16_the_end_of_the_watchdog_is_a_loss(
-    valkey_server: embedded.Server, unique_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_16_a_bug_in_the_engines_thread_ends_nothing_else(valkey_server: embedded.Server, unique_name: str) -> None:
     with holdfast.connect(valkey_server.url) as locks:
-        lease = locks.lock(unique_name, ttl=LONG_S).acquire()
-        agent = locks._session.driver._watchdog
+        lease = locks.lock(unique_name, ttl=1.5).acquire()
+        engine = locks._session.driver.engine
 
-        def dies(*_: Any) -> None:
+        def dies() -> None:
             raise Bug
 
-        monkeypatch.setattr(agent, "_round", dies)
-        agent.poke()
-        assert lease.lost.wait(30), "no one renews it any more, and no one would tell of its end"
-        assert lease.lost.reason == "watchdog ended"
-        with pytest.raises(holdfast.LeaseLost):
-            lease.ensure_held()
-        after = locks.lock(f"{unique_name}-2", ttl=1.5).acquire()
-        eventually(lambda: after.remaining() < 1.1)
-        eventually(lambda: after.remaining() > 1.2, "a new watchdog renews")
-        after.release()
+        thread = engine.thread
+        for _ in range(3):
+            engine.call(dies)
+        eventually(lambda: lease.remaining() < 1.1)
+        eventually(lambda: lease.remaining() > 1.2, "it is renewed")
+        assert engine.thread is thread and thread.is_alive()
+        lease.release()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -98,15 +93,16 @@ def test_16_a_renewal_that_fails_oddly_is_repeated(
 ) -> None:
     with holdfast.connect(valkey_server.url) as locks:
         lease = locks.lock(unique_name, ttl=2).acquire()
-        renew, calls = locks._session.driver._renewals.renew, []
+        renewals = locks._session.driver.client.renewals
+        start, calls = renewals.start, []
 
-        def fails_once(node: Any, jobs: Any) -> None:
-            calls.append(jobs)
+        def fails_once(due: Any, now: float) -> None:
+            calls.append(due)
             if len(calls) == 1:
                 raise Bug
-            renew(node, jobs)
+            start(due, now)
 
-        monkeypatch.setattr(locks._session.driver._renewals, "renew", fails_once)
+        monkeypatch.setattr(renewals, "start", fails_once)
         eventually(lambda: len(calls) >= 3, "renewed again, and on")
         assert lease.state is holdfast.LeaseState.HELD
         lease.release()

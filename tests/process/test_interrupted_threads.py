@@ -20,9 +20,8 @@ import pytest
 
 import holdfast
 from holdfast import embedded
-from holdfast._core.effects import Call, CallMany
-from holdfast._core.keys import lock_keys
-from holdfast._transport.threads import Wire
+from holdfast._engine.link import Link
+from holdfast._engine.loop import Engine
 from tests.process.interruptions import OPERATIONS, Bench, Interrupted, Place, excused, name_for
 from tests.support.bytecodes import at_bytecode, bytecodes_of, places_once
 
@@ -315,52 +314,45 @@ def _limit(_number: int, _frame: object) -> None:
 
 
 @pytest.fixture
-def limited(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Let the handler run in that method of the next connection that comes to it."""
+def limited(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[type, str], None]]:
+    """Let the handler run in that method of the next one that comes to it."""
     before = signal.signal(signal.SIGUSR1, _limit)
 
-    def limit(method: str) -> None:
-        real = getattr(Wire, method)
+    def limit(kind: type, method: str) -> None:
+        real = getattr(kind, method)
 
-        def interrupted(wire: Wire, *args: Any) -> Any:
+        def interrupted(self: Any, *args: Any) -> Any:
             if threading.current_thread() is threading.main_thread():
-                monkeypatch.setattr(Wire, method, real)
+                monkeypatch.setattr(kind, method, real)
                 signal.raise_signal(signal.SIGUSR1)
-            return real(wire, *args)
+            return real(self, *args)
 
-        monkeypatch.setattr(Wire, method, interrupted)
+        monkeypatch.setattr(kind, method, interrupted)
 
     yield limit
     monkeypatch.undo()
     signal.signal(signal.SIGUSR1, before)
 
 
-@pytest.mark.parametrize("method", ["sendall", "read_ready"])
+@pytest.mark.parametrize("method", ["_write_some", "_receive"])
 def test_what_a_handler_raises_is_no_answer_of_a_server(
-    limited: Callable[[str], None], valkey_server: embedded.Server, unique_name: str, method: str
+    limited: Callable[[type, str], None], valkey_server: embedded.Server, unique_name: str, method: str
 ) -> None:
-    """A quorum asks several servers at once."""
-    keys = lock_keys("holdfast", unique_name)
-
-    async def ask() -> list[Any]:
-        return await CallMany([Call("inspect", (keys.lock, keys.fence, keys.queue), (), 5.0, node=0)], 5.0)
-
     with holdfast.connect(valkey_server.url) as locks:
-        locks.lock(unique_name).acquire().release()
-        driver = locks._session.driver
-        limited(method)
+        lock = locks.lock(unique_name)
+        lock.acquire().release()
+        limited(Link, method)
         with pytest.raises(_Deadline):
-            driver.run(ask())
-        (answer,) = driver.run(ask())
-        assert isinstance(answer, list)
+            lock.acquire()
+        lock.acquire(timeout=10).release()
 
 
 def test_what_a_handler_raises_in_close_comes_out_and_the_next_close_goes_on(
-    limited: Callable[[str], None], valkey_server: embedded.Server, unique_name: str
+    limited: Callable[[type, str], None], valkey_server: embedded.Server, unique_name: str
 ) -> None:
     locks = holdfast.connect(valkey_server.url, ttl=600)
     lease = locks.lock(unique_name).acquire()
-    limited("read_ready")
+    limited(Engine, "wait")
     with pytest.raises(_Deadline):
         locks.close()
     locks.close()

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 import holdfast.asyncio
 from holdfast import embedded
-from holdfast._transport.threads import Node
+from holdfast._engine.server import Server
 from testbed.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -259,19 +259,23 @@ def test_a_cancel_that_comes_with_the_reply_leaves_no_dead_connection(
     valkey_server: embedded.Server, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cancel = holdfast.Cancel()
-    exchange = Node._exchange_on
+    send = Server.send
 
-    def and_then_cancelled(self: Node, *args: Any) -> Any:
-        replies = exchange(self, *args)
-        cancel.set()
-        return replies
+    def and_then_cancelled(self: Server, *args: Any) -> Any:
+        *request, answer = args
+
+        def answered(reply: Any, failure: Any) -> None:
+            cancel.set()
+            answer(reply, failure)
+
+        send(self, *request, answered)
 
     with holdfast.connect(valkey_server.url) as locks:
         locks.lock(unique_name).acquire().release()
-        monkeypatch.setattr(Node, "_exchange_on", and_then_cancelled)
+        monkeypatch.setattr(Server, "send", and_then_cancelled)
         with pytest.raises(holdfast.AcquireCancelled):
             locks.lock(unique_name).acquire(cancel=cancel)
         monkeypatch.undo()
-        [node] = locks._session.driver.topology.nodes()
-        for wire in node._idle:
-            assert wire.sock.getpeername(), "raises when it was shut down"
+        [server] = locks._session.driver.topology.nodes()
+        eventually(lambda: not locks.lock(unique_name).locked(), "it was given back")
+        assert server._link._sock.getpeername(), "raises when it was shut down"

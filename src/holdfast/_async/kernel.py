@@ -107,6 +107,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         except RequestFailed as failure:
             raise self._failed(failure, report) from None
         # sync-add: except Cancelled:
+        # sync-add:     self._undo(driver, owners, token, turn, record)  # it may have been granted just then
         # sync-add:     cancelled = AcquireCancelled(self._name, self._label)
         # sync-add:     report.failed(cancelled)
         # sync-add:     raise cancelled from None

@@ -92,12 +92,12 @@ class ThreadsFront(Front):
                 cancel._watch(stop)
             self.engine.call(operation.begin)
             while not operation.over:
-                if cancel is not None and cancel.is_set():
-                    raise Cancelled
                 if not self.engine.wait(bell, SLICE_S):
                     turns, idle = self.look_after_engine(turns, idle)
                 if operation.chores:
                     operation.do_chores(self.engine.call)
+                if cancel is not None and cancel.is_set():
+                    raise Cancelled
         except BaseException:
             operation.abandon(self.engine.call)
             raise

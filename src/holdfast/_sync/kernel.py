@@ -102,6 +102,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         except RequestFailed as failure:
             raise self._failed(failure, report) from None
         except Cancelled:
+            self._undo(driver, owners, token, turn, record)  # it may have been granted just then
             cancelled = AcquireCancelled(self._name, self._label)
             report.failed(cancelled)
             raise cancelled from None
