@@ -14,8 +14,6 @@ FOLDERS = (Path(holdfast.__file__).parent, Path(holdfast_lab.__file__).parent.pa
 LINES_MAX = 60
 #: Longer ones, and what they may come to. Why they are not cut is in their docstrings, after "In one piece".
 LONGER = {
-    "_async/kernel.py:Acquirable._acquire": 75,
-    "_sync/kernel.py:Acquirable._acquire": 70,
     "holdfast_lab/verdicts.py:_blocked": 65,
 }
 REASON = "In one piece"

@@ -53,7 +53,6 @@ class Acquirable(AcquirableBase, Generic[L]):
 
     # sync: def _acquire(self, timeout_s: float | None, cancel: Cancel | None, frame: Any, mark: str | None = None) -> L:
     async def _acquire(self, timeout_s: float | None, frame: Any, mark: str | None = None) -> L:
-        """In one piece: calls cost time on each acquire, and are more places between a grant and its `try`."""
         if hook.observer is not None:
             hook.observer.acquiring(self._name, self._label, timeout_s)
         # sync-add: _check_cancel(cancel)
@@ -63,46 +62,33 @@ class Acquirable(AcquirableBase, Generic[L]):
         driver = session.driver
         me = driver.me()
         owners = tuple([(kind, me) for kind in self._owned_as]) if me else ()  # 0: owners cannot be told apart
-        for owner in owners:
-            held = session.owners.get(owner)
-            if held is not None and (lease := held()) is not None and not lease._record.check_expired(clock()):
-                return self._once_more(lease)
-        if driver.closed:
-            raise driver.closed_error()
-        kept_as = self._kept_as
-        token = f"{driver.client_id}:{self._mark if mark is None else mark}{me}:{next(session.sequence)}"
-        if kept_as is not None:
-            kept = driver.lease_cache.get(kept_as)
-            try:
-                if kept is not None and kept.take(token, clock()):
-                    return self._begin_again(driver, kept, owners, code, offset)
-            except BaseException:
-                if kept is not None and kept.was_taken(token):
-                    driver.spawn(kept.give_up())
-                raise
-            if driver.lease_cache.hears(kept_as, driver.listening(kept_as)):
-                token += KEPT
+        lease: Any = self._held_by(owners)
+        if lease is not None:
+            lease._entries += (None,)  # not a call, after which a signal handler could raise
+            return lease  # type: ignore[no-any-return]
+        token = self._new_token(driver, me, mark)
+        kept = None if self._kept_as is None else driver.lease_cache.get(self._kept_as)
+        if kept is not None:
+            lease = self._begin_again(driver, kept, token, owners, code, offset)
+            if lease is not None:
+                return lease  # type: ignore[no-any-return]
         turn: LocalWaiter | None = None
         record: LeaseRecord | None = None
         got: TenureLease | Grant | Busy | None = None
         report = session.reports.begin(self._label, self._name, self._report_level)
         try:
-            # Not in a signal handler of a thread that has a turn: it would wait for what it has interrupted.
             if self._finds_others(driver) and timeout_s != 0 and me not in driver.turning:
                 turn = LocalWaiter(token, clock())
                 driver.turning.add(me)
                 turn.join(driver.lines, self._line_key)
                 token = turn.token
-            if report.detailed:
-                driver.queueing[token] = report
             session.asking[token] = code, offset
             # sync-drop
             driver.undo[token] = partial(self._undo, driver, owners, token, turn, None, False)
-            # sync: got = self._get(driver, token, turn, timeout_s, cancel)
-            got = await self._get(driver, token, turn, timeout_s)
+            # sync: got = self._get(driver, token, turn, timeout_s, report, cancel)
+            got = await self._get(driver, token, turn, timeout_s, report)
             if not isinstance(got, Busy):
                 record = self._made(driver, token, turn, got, report)
-                # No variable here has the lease, which a kept traceback would keep.
                 return self._granted(driver, record, owners, code, offset, self._usual_release(token, got))
         except RequestFailed as failure:
             raise self._failed(failure, report) from None
@@ -112,7 +98,6 @@ class Acquirable(AcquirableBase, Generic[L]):
         # sync-add:     report.failed(cancelled)
         # sync-add:     raise cancelled from None
         except BaseException as error:
-            # Where it was cancelled while it waited for an answer, the protocol has seen to that.
             # sync: self._undo(driver, owners, token, turn, record)
             self._undo(driver, owners, token, turn, record, got is None and type(error) is asyncio.CancelledError)
             report.failed(error)
@@ -131,17 +116,31 @@ class Acquirable(AcquirableBase, Generic[L]):
 
     # -- its steps --------------------------------------------------------------------------------
 
-    def _once_more(self, lease: Any) -> L:
-        """The lease that is held already, where that may be acquired again."""
-        if not self._reentrant or lease._record.label == "read lock":  # others read, too
-            raise AlreadyHeld(lease.name, lease._record.label, self._label)
-        if lease._entries is None:
-            lease._entries = []  # it was acquired through an object that is not reentrant
-        lease._entries += (None,)  # not a call, after which a signal handler could raise
-        return lease  # type: ignore[no-any-return]
+    def _held_by(self, owners: Owners) -> Any:
+        """The lease that is held already, where that may be acquired again; None if there is none."""
+        for owner in owners:
+            held = self._session.owners.get(owner)
+            lease = None if held is None else held()
+            if lease is not None and not lease._record.check_expired(clock()):
+                if not self._reentrant or lease._record.label == "read lock":  # others read, too
+                    raise AlreadyHeld(lease.name, lease._record.label, self._label)
+                if lease._entries is None:
+                    lease._entries = []  # it was acquired through an object that is not reentrant
+                return lease
+        return None
+
+    def _new_token(self, driver: AioFront, me: int, mark: str | None) -> str:
+        if driver.closed:
+            raise driver.closed_error()
+        token = f"{driver.client_id}:{self._mark if mark is None else mark}{me}:{next(self._session.sequence)}"
+        key = self._kept_as
+        return token + KEPT if key is not None and driver.lease_cache.hears(key, driver.listening(key)) else token
 
     def _finds_others(self, driver: AioFront) -> bool:
-        """True if others of this client ask for it, or hold it."""
+        """True if others of this client ask for it, or hold it.
+
+        A signal handler does not wait for them in a thread that has a turn: it would wait for what it has interrupted.
+        """
         if self._asks is None:
             self._prepare()  # from which on it may have a line
         note = self._line_key
@@ -153,10 +152,13 @@ class Acquirable(AcquirableBase, Generic[L]):
         token: str,
         turn: LocalWaiter | None,
         timeout_s: float | None,
+        report: Any,
         # sync: cancel: Cancel | None,
         # sync: ) -> TenureLease | Grant | Busy:
     ) -> Awaitable[TenureLease | Grant | Busy]:
         """Ask the server, or wait in line."""
+        if report.detailed:
+            driver.queueing[token] = report
         if turn is not None and not turn.first:
             # sync: return driver.wait_in_line(turn, self._wait_in_line, timeout_s, self._ttl_ms, cancel)
             return driver.wait_in_line(turn, self._wait_in_line, timeout_s, self._ttl_ms)
@@ -212,6 +214,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         is_undone: bool,
     ) -> None:
         """Give back what did not reach the caller: here or not at all."""
+        # Where it was cancelled while it waited for an answer, the protocol has seen to that.
         if record is not None:
             self._take_back(driver, owners, record)
         if turn is not None:
@@ -243,11 +246,16 @@ class Acquirable(AcquirableBase, Generic[L]):
 
     # -- the lease --------------------------------------------------------------------------------
 
-    def _begin_again(self, driver: AioFront, kept: CachedLease, owners: Owners, code: CodeType, offset: int) -> L:
-        """The lease, of what this client has kept."""
+    def _begin_again(
+        self, driver: AioFront, kept: CachedLease, token: str, owners: Owners, code: CodeType, offset: int
+    ) -> L | None:
+        """The lease, of what this client has kept; None where that was taken just now."""
         record: LeaseRecord | None = None
-        report = self._session.reports.begin(self._label, self._name, self._report_level)
+        report: Any = None
         try:
+            if not kept.take(token, clock()):
+                return None
+            report = self._session.reports.begin(self._label, self._name, self._report_level)
             again = Grant(0, clock())
             again.kept = kept
             record = self._record("", again)
@@ -256,7 +264,10 @@ class Acquirable(AcquirableBase, Generic[L]):
         except BaseException as error:
             if record is not None:
                 self._take_back(driver, owners, record)
-            report.failed(error)
+            if kept.was_taken(token):
+                driver.spawn(kept.give_up())
+            if report is not None:
+                report.failed(error)
             raise
 
     def _granted(
@@ -268,6 +279,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         offset: int,
         release_ask: PreparedRequest | None,
     ) -> L:
+        """The lease. No variable of a caller has it until it is returned: a kept traceback would keep it."""
         session = self._session
         lease: Any = self._lease_class(session, driver, record, owners, code, offset, release_ask)
         if self._reentrant:
