@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
+from testbed.waiting import eventually
+
 __all__ = [
     "CHECKED_DELETE",
     "FIFO",
@@ -107,7 +109,8 @@ class Holdfast:
 
     def settle(self) -> None:
         """Wait for what is sent once, in the background."""
-        self._locks._session.driver.settle(30.0)
+        agent = self._locks._session.driver.client
+        eventually(lambda: not agent.tasks and not agent.releasing, "what was begun has ended")
 
     def close(self) -> None:
         self._locks.close()

@@ -14,6 +14,7 @@ import holdfast.asyncio
 from bench import peers
 from bench.run import Run, ratio, rounds
 from bench.tables import Table, number
+from testbed.waiting import eventually
 
 __all__ = ["client"]
 
@@ -52,7 +53,8 @@ def client(run: Run) -> Table:
 
         for pairs in parties.values():
             pairs(10)  # connections, scripts, what a client publishes of itself
-        locks._session.driver.settle(30.0)
+        agent = locks._session.driver.client
+        eventually(lambda: not agent.tasks and not agent.releasing, "what was begun has ended")
         loop.run_until_complete(asyncio.sleep(0.2))
         found = rounds(run, "client", run.some(25, 3), {who: _cpu(pairs, cycles) for who, pairs in parties.items()})
         steps = {who: _steps(pairs, counted) for who, pairs in parties.items()}

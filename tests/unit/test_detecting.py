@@ -77,7 +77,7 @@ def look(
         return Told(found)
 
     turn = LockAcquisition(lock_keys("holdfast", "a"), TOKEN, 1000)
-    check = Check(cast(Detector, detector), 1.0, lambda: CLAIM, lambda token: (), lambda: "here", error)
+    check = Check(cast(Detector, detector), 1.0, lambda: CLAIM, lambda token: (), lambda _: "here", error)
     try:
         return did, drive(check.look(turn, None, None), perform)
     except Told as told:

@@ -281,7 +281,7 @@ def test_who_waits_for_long_says_what_it_holds_and_waits_on(held: tuple[str, ...
         return driver.perform(effect)
 
     turn = LockAcquisition(KEYS, TOKEN, 1000)
-    turn.check = Witness("holdfast", DEFAULT, lambda token: held if token == TOKEN else (), lambda: "here")
+    turn.check = Witness("holdfast", DEFAULT, lambda token: held if token == TOKEN else (), lambda _: "here")
     drive(wait_for(turn, 60.0, listening=True), perform)
     assert 1000 + 2 * DEFAULT.claim_ms / 1000 <= driver.now < 1000 + 3 * DEFAULT.claim_ms / 1000
     if not held:
