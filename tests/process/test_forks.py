@@ -14,13 +14,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from redis.asyncio.connection import AbstractConnection
 
 import holdfast
 import holdfast.asyncio
 from holdfast import embedded
-from holdfast._transport import aio as transport
-from holdfast._transport import inbox_aio, mailbox_aio
+from holdfast._engine.link import Link
+from holdfast._engine.plain import Connection
+from holdfast._engine.server import Server
 from testbed.servers import unique
 from testbed.waiting import eventually
 from tests.support.forked import in_child
@@ -151,12 +151,12 @@ def test_a_fork_waits_for_a_socket_that_nobody_knows_yet(
 @pytest.mark.parametrize(
     ("where", "step"),
     [
-        pytest.param(AbstractConnection, "on_connect_check_health", id="a connection"),
-        pytest.param(transport.Wire, "_pushed", id="an inbox on the connection of all"),
-        pytest.param(inbox_aio, "is_confirmation", id="an inbox"),
+        pytest.param(Connection, "_introduce", id="a connection"),
+        pytest.param(Link, "_connected", id="the connection of all"),
+        pytest.param(Server, "subscribe", id="an inbox"),
     ],
 )
-def test_a_forked_child_has_nothing_of_what_an_event_loop_is_making(
+def test_a_forked_child_has_nothing_of_what_the_engine_is_making(
     where: Any, step: str, valkey_server: embedded.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before: dict[int, str] = {}
@@ -176,7 +176,6 @@ def test_a_forked_child_has_nothing_of_what_an_event_loop_is_making(
                     await asyncio.create_task(lock.acquire(timeout=0.2))
 
     monkeypatch.setattr(where, step, forks)
-    monkeypatch.setattr(mailbox_aio, "PUSHES", step != "is_confirmation")
     asyncio.run(main())
     assert found
     assert not any(found)

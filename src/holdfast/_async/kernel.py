@@ -319,6 +319,7 @@ async def wait_turn(session: Session, name: str, kind: str, acquisition: Acquisi
     except RequestFailed as failure:
         raise session.public(failure) from None
     # sync-add: except Cancelled:
+    # sync-add:     driver.spawn(acquisition.give_back())
     # sync-add:     raise AcquireCancelled(name, kind) from None
     except HoldfastError:
         protocol.close()

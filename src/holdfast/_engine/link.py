@@ -467,8 +467,8 @@ class Link:
                 self._engine.later(STUCK_S, self._look_for_stuck, self._writes, self._reads)
             elif self._pending:
                 self._watch(True)
-            elif self._retired:
-                self._engine.soon(self.close)
+            else:
+                self._end_if_done()
 
     def _look_for_stuck(self, writes: int, reads: int) -> None:
         """A signal handler goes on and on, above a thread that was writing or reading: others go by another way."""
@@ -529,8 +529,7 @@ class Link:
             return
         if self._queue and not self._is_flushed_later:
             self.write()
-        if self._retired and not self._pending and not self._out:
-            self._engine.soon(self.close)
+        self._end_if_done()
 
     def _receive(self) -> RequestFailed | None:
         while (sock := self._sock) is not None:
@@ -736,9 +735,14 @@ class Link:
         self.server.forget_link(self)
         self._deaf()
         self.write()
-        self._engine.later(LINGER_S, self.close)
-        if not self._pending:
-            self._engine.soon(self.close)
+        self._engine.later(LINGER_S, self._lost, None)
+        self._engine.soon(self._end_if_done)
+
+    def _end_if_done(self) -> None:
+        """End it where it is retired, and owes nothing; no thread is about to write by it, either."""
+        busy = self._pending or self._queue or self._gathered or self._out or self._seat or self._reading
+        if self._retired and not busy:
+            self._lost(None)
 
     def close(self) -> None:
         """End it: what it still owes is not waited for."""

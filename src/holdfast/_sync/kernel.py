@@ -309,6 +309,7 @@ def wait_turn(
     except RequestFailed as failure:
         raise session.public(failure) from None
     except Cancelled:
+        driver.spawn(acquisition.give_back())
         raise AcquireCancelled(name, kind) from None
     except HoldfastError:
         protocol.close()
