@@ -121,8 +121,6 @@ class ThreadsFront(Front):
         cancel: Cancel | None = None,
     ) -> Grant | Busy:
         """Acquire with this token: by `first` alone where that is granted in time, else by the protocol."""
-        if self.engine.thread is None:
-            self.need_engine()
         if first is None or cancel is not None or not self._asks_first(first):
             return self.run(self._acquires(first, start, token, timeout_s, ttl_ms), cancel)
         behind = self.client.releasing.before(first.key)
