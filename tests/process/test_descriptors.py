@@ -254,12 +254,10 @@ CANCEL = (
     _FULL
     + """
 import threading
-from holdfast._drivers import many
 
 locks = holdfast.connect(sys.argv[1], ttl=60)
 lock = locks.lock(sys.argv[2])
 lock.acquire(timeout=5).release()
-many._wakers.clear()  # as if other calls used them
 cancel, told = holdfast.Cancel(), []
 
 def wait():
