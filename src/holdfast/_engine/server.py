@@ -75,6 +75,9 @@ class Server(Place):
         self, session: str, ends: bool, packed: bytes, patience_s: float, fits: Fits | None, answer: Answer
     ) -> None:
         """Send it on the connection of that session; `ends` it, as trouble does."""
+        if self.closed:
+            self.engine.soon(answer, None, self._closed())
+            return
         link = self._sessions.pop(session, None) or self._private()
 
         def answered(reply: Reply, failure: RequestFailed | None) -> None:
@@ -92,6 +95,9 @@ class Server(Place):
         self, parts: list[tuple[bytes, Fits | None]], script: Script, patience_s: float, answer: Answer
     ) -> None:
         """Send a script and commands that wait behind it on a connection of their own; the result has all replies."""
+        if self.closed:
+            self.engine.soon(answer, None, self._closed())
+            return
         link = self._private()
         deadline = clock() + patience_s
         replies: list[Reply] = []
