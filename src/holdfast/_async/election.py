@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import FrameType
@@ -21,8 +20,6 @@ from holdfast._core.waiting import Grant
 
 # sync-add: from holdfast._runtime.cancel import Cancel
 from holdfast._runtime.clock import clock
-
-# sync-add: from holdfast._runtime.waits import Flag
 from holdfast.errors import ConfigurationError, LeaseLost
 
 if TYPE_CHECKING:
@@ -144,15 +141,14 @@ class Election(Enterable[Lease]):
 
     async def _observe(self, poll_s: float) -> AsyncIterator[Holder | None]:
         seen: object = self  # nothing yet
-        # sync-add: pause = Flag()
+        pause = self._session.driver.home.flag()
         while True:
             leader = await self.leader()
             token = leader and leader.token
             if token != seen:
                 seen = token
                 yield leader
-            # sync: pause.wait_s(poll_s)
-            await asyncio.sleep(poll_s)
+            await pause.wait_s(poll_s)
 
     # sync: def run(self, lead: Callable[[Lease], R], cancel: Cancel | None = None) -> R:
     async def run(self, lead: Callable[[Lease], Awaitable[R]]) -> R:

@@ -7,7 +7,6 @@ here.
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -99,7 +98,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         # sync-add:     raise cancelled from None
         except BaseException as error:
             # sync: self._undo(driver, owners, token, turn, record)
-            self._undo(driver, owners, token, turn, record, got is None and type(error) is asyncio.CancelledError)
+            self._undo(driver, owners, token, turn, record, got is None and type(error) is driver.Cancelled)
             report.failed(error)
             if type(error) is LeaseLost:
                 raise LeaseLost(self._name, error.reason, self._label) from None
@@ -325,7 +324,7 @@ async def wait_turn(session: Session, name: str, kind: str, acquisition: Acquisi
         protocol.close()
         raise  # the protocol has seen to it
     # sync-drop
-    except asyncio.CancelledError:
+    except driver.Cancelled:
         raise  # the protocol has seen to it
     except BaseException:
         driver.spawn(acquisition.give_back())

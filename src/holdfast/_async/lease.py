@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import warnings
-from asyncio import current_task
 from collections.abc import Callable
 from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -23,7 +21,7 @@ from holdfast._engine.pack import PreparedRequest
 from holdfast._front.aio import AioFront
 
 # sync:
-from holdfast._front.bodies import Body
+from holdfast._front.bodies import Body, innermost
 from holdfast._runtime.clock import clock
 from holdfast.errors import ConfigurationError, LeaseLost, LeaseReleased, quoted
 
@@ -328,7 +326,7 @@ class Lease:
     def _acquired_at(self) -> str:
         code, offset = self._where, self._offset
         # sync-drop
-        if code.co_filename == asyncio.events.__file__:
+        if code.co_filename == self._driver.loop_file:
             return "the start of a task"  # acquire() is itself what the task runs
         return line_of(code, offset)
 
@@ -381,7 +379,7 @@ class Lease:
                 raise self._ended("release()")
             return
         # sync-drop
-        if ours and self._record.state is LeaseState.LOST and isinstance(error, asyncio.CancelledError):
+        if ours and self._record.state is LeaseState.LOST and isinstance(error, self._driver.Cancelled):
             self._unwatch()
             if self._driver.exiting:
                 await self._home.loop.create_future()  # a daemon thread, which would print what it ends with
@@ -401,22 +399,14 @@ class Lease:
 
     # sync-drop
     def _begin_body(self) -> None:
-        task = current_task()
-        if task is None:
-            raise RuntimeError("a lease can be entered in a task only")
         if self._bodies is None:
             self._bodies = []
-        self._bodies.append(Body(task, self._driver.bodies, self._home.soon, self._record))
+        self._bodies.append(self._driver.home.enter(self._record))
 
     # sync-drop
     def _end_body(self) -> bool:
         """End the block of this task, or else the innermost; as `Body.leave`."""
-        bodies = self._bodies
-        if not bodies:
-            return False
-        task = current_task()
-        at = next((at for at in reversed(range(len(bodies))) if bodies[at].task is task), -1)
-        return bodies.pop(at).leave()
+        return bool(self._bodies) and innermost(self._bodies).leave()
 
     def _not_entered(self) -> None:
         self._abandon()

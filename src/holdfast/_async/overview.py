@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from typing import Any
@@ -18,8 +17,6 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import ALONE, LEASED, LISTED, LISTED_AS
 from holdfast._core.overview import NAMES_MAX, Entry, Walk, counts_of, look_at
 from holdfast._core.signals import look_at_signals
-
-# sync-add: from holdfast._runtime.waits import Flag
 from holdfast.errors import ConfigurationError, HoldfastError, ServerError, shown
 
 __all__ = [
@@ -102,15 +99,14 @@ async def watch_lock(session: Session, name: str, every_s: float) -> AsyncIterat
     namespace = _namespace(session)
     names = [(kind, name) for kind in LISTED]
     before: dict[int, Listed] = {}
-    # sync-add: pause = Flag()
+    pause = session.driver.home.flag()
     while True:
         for number, seen in enumerate(await session.run(look_at(namespace, names, _WATCHED_MAX, session.settings))):
             after = listed(seen, await described(session, seen))
             for change in changes(before.get(number), after):
                 yield await explain(session, change)
             before[number] = after
-        # sync: pause.wait_s(every_s)
-        await asyncio.sleep(every_s)
+        await pause.wait_s(every_s)
 
 
 async def everything(session: Session, name: str) -> tuple[list[Listed], dict[str, dict[str, Any]]]:

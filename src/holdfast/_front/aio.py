@@ -276,6 +276,13 @@ class Home:
 
     # -- telling ----------------------------------------------------------------------------------
 
+    def enter(self, record: LeaseRecord) -> Body:
+        """Begin a block under that lease, which is cancelled when that is lost."""
+        task = current_task()
+        if task is None:
+            raise RuntimeError("a lease can be entered in a task only")
+        return Body(task, self.front.bodies, self.soon, record)
+
     def flag(self) -> _Flag:
         """What tasks wait for and any thread sets."""
         return _Flag(self)
@@ -318,6 +325,10 @@ class Home:
 
 class AioFront(Front):
     """What the asyncio API asks of one client."""
+
+    #: What ends a task from outside; and the file of who runs them.
+    Cancelled = asyncio.CancelledError
+    loop_file = asyncio.events.__file__
 
     def _begin(self, client_id: str) -> None:
         #: Blocks under leases.

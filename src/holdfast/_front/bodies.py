@@ -6,13 +6,14 @@ Law: a cancellation from elsewhere is never mistaken for that one, nor swallowed
 from __future__ import annotations
 
 import asyncio
+from asyncio import current_task
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from holdfast._core.record import LeaseRecord, tell
 
-__all__ = ["Body", "closers"]
+__all__ = ["Body", "closers", "innermost"]
 
 #: Tasks that wait for a client to be closed, and what is to be called when they have.
 closers: dict[asyncio.Task[Any], list[Callable[[], object]]] = {}
@@ -65,3 +66,11 @@ class Body:
         self._open = False
         self._bodies.pop(self, None)
         return self._cancelled and self.task.uncancel() <= self._cancelling
+
+
+def innermost(blocks: list[Body] | None) -> Body:
+    """Take the innermost block of the running task, or else the innermost one."""
+    assert blocks
+    task = current_task()
+    at = next((at for at in reversed(range(len(blocks))) if blocks[at].task is task), -1)
+    return blocks.pop(at)

@@ -17,7 +17,6 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Grant
 from holdfast._runtime.cancel import Cancel
 from holdfast._runtime.clock import clock
-from holdfast._runtime.waits import Flag
 from holdfast._sync.callbacks import awaited
 from holdfast._sync.entering import Enterable
 from holdfast._sync.lease import Lease, LeaseState
@@ -132,7 +131,7 @@ class Election(Enterable[Lease]):
 
     def _observe(self, poll_s: float) -> Iterator[Holder | None]:
         seen: object = self  # nothing yet
-        pause = Flag()
+        pause = self._session.driver.home.flag()
         while True:
             leader = self.leader()
             token = leader and leader.token

@@ -19,7 +19,6 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import ALONE, LEASED, LISTED, LISTED_AS
 from holdfast._core.overview import NAMES_MAX, Entry, Walk, counts_of, look_at
 from holdfast._core.signals import look_at_signals
-from holdfast._runtime.waits import Flag
 from holdfast._sync.lifecycle import Session
 from holdfast.errors import ConfigurationError, HoldfastError, ServerError, shown
 
@@ -103,7 +102,7 @@ def watch_lock(session: Session, name: str, every_s: float) -> Iterator[Change]:
     namespace = _namespace(session)
     names = [(kind, name) for kind in LISTED]
     before: dict[int, Listed] = {}
-    pause = Flag()
+    pause = session.driver.home.flag()
     while True:
         for number, seen in enumerate(session.run(look_at(namespace, names, _WATCHED_MAX, session.settings))):
             after = listed(seen, described(session, seen))
