@@ -565,14 +565,18 @@ class Link:
                     pending.popleft()
                 elif (trouble := self._match(reply)) is not None:
                     return trouble
-            self._midway = midway
-            if midway and not pending and not self._subscribes:
+            was_midway, self._midway = self._midway, midway
+            if midway and not pending and not (was_midway or self._may_begin(data)):
                 return self._too_much()
         except Exception as error:  # of the parser, which runs out of memory for some
             if raised_by_handler(error):
                 raise
             return self._nonsense(f"{type(error).__name__}: {error}", None)
         return None
+
+    def _may_begin(self, data: bytes) -> bool:
+        """True if a message may begin at the end of that piece."""
+        return self._is_inbox or (self._subscribes and (data.startswith(b">") or b"\r\n>" in data))
 
     def _match(self, reply: Reply) -> RequestFailed | None:
         """Find whose it is."""
@@ -725,7 +729,7 @@ class Link:
     def _deaf(self) -> None:
         on_deaf, self.on_deaf = self.on_deaf, None
         if on_deaf is not None:
-            on_deaf()
+            self._engine.soon(on_deaf)  # protocols go on by that, and one of them may be what runs now
 
     def retire(self) -> None:
         """No new requests; closed when it owes nothing any more, or has lingered long enough."""
