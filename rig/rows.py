@@ -66,7 +66,11 @@ ROWS: tuple[Row, ...] = (
         "a write without a check can only be refused by the resource, with fencing tokens",
     ),
     Row(14, "the machine is suspended", "the clock of leases keeps running (Linux)", "macOS offers no such clock"),
-    Row(15, "a blocked event loop, a held GIL", "not renewed; the first check of the lease says that it is lost"),
+    Row(
+        15,
+        "a blocked event loop, a held GIL",
+        "a blocked loop keeps its leases; with a held GIL none is renewed, and the first check says that it is lost",
+    ),
     Row(
         16,
         "the watchdog dies",

@@ -494,7 +494,7 @@ def test_over_tls(valkey_server: embedded.Server, unique_name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("ttl, blocked_s", [(0.6, 2.0), pytest.param(5.0, 20.0, marks=pytest.mark.thorough)])
-def test_a_blocked_loop_keeps_its_leases(
+def test_15_a_blocked_loop_keeps_its_leases(
     valkey_server: embedded.Server, unique_name: str, ttl: float, blocked_s: float
 ) -> None:
     """The loop computes for longer than the ttl: others do not get the lock; it hears of a loss when it waits again."""

@@ -96,9 +96,10 @@ class Client:
     `observer`: is told what happens to its locks (`Observer`). The other options are the defaults of its locks
     (`LeaseOptions`).
 
-    May be made outside of an event loop; talks to no server before the first use. In a different event loop it starts
-    afresh, and leases stay with the loop that acquired them. After a fork the child holds nothing. As
-    an async context manager it closes itself, which releases what is still held. Not thread-safe.
+    May be made outside of an event loop; talks to no server before the first use. Serves any number of event loops,
+    one after the other or each in a thread of its own, and renews what they hold though they compute. What is held in a
+    loop that ends is released. May be kept over a fork: the child holds nothing and starts afresh. As an async context
+    manager it closes itself, which releases what is still held.
     """
 
     @explains_options

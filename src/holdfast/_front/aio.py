@@ -268,7 +268,7 @@ class Home:
             woken.popleft().wake()
 
     def left_over(self) -> list[Ask]:
-        """What was not sent before the loop stopped."""
+        """Take what was not sent before the loop stopped."""
         if self.loop.is_running():
             return []
         out, self._out = self._out, []
@@ -284,7 +284,7 @@ class Home:
         return Body(task, self.front.bodies, self.soon, record)
 
     def flag(self) -> _Flag:
-        """What tasks wait for and any thread sets."""
+        """Make what tasks wait for and any thread sets."""
         return _Flag(self)
 
     def prepare(self) -> None:
@@ -345,7 +345,7 @@ class AioFront(Front):
 
     @property
     def home(self) -> Home:
-        """That of the running event loop."""
+        """The home of the client in the running event loop."""
         here = self._here
         loop = _get_running_loop()
         if here is None or here.loop is not loop:

@@ -45,7 +45,7 @@ class Teller:
         self._stopped = False
 
     def flag(self) -> Flag:
-        """What threads wait for and any thread sets."""
+        """Make what threads wait for and any thread sets."""
         return Flag()
 
     def prepare(self) -> None:
