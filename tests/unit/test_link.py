@@ -162,6 +162,20 @@ def test_a_silent_connection_gets_no_new_requests(server: Server, peer: Peer, mo
     eventually(lambda: len(server._all) == 1, "and is closed when it owes nothing any more")
 
 
+def test_a_silent_connection_is_left_though_what_it_owes_is_waited_for(
+    server: Server, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "SILENCE_S", 0.05)
+    connected(server)
+    peer.answer = lambda words: None
+    waiting = command(server, "ECHO", "waiting")
+    peer.heard(2)
+    time.sleep(0.1)
+    peer.answer = echo
+    assert command(server, "ECHO", "second").wait() == (b"second", None)
+    assert not waiting.over and peer.came_on == [0, 0, 1]
+
+
 @pytest.mark.parametrize("by", [command, asked])
 def test_a_connection_that_ends_answers_what_is_under_way(server: Server, peer: Peer, by: Any) -> None:
     connected(server)
@@ -254,6 +268,20 @@ def test_more_than_was_asked_for_makes_no_sense(server: Server, peer: Peer, much
     peer.answer = lambda words: much
     assert command(server, "A").kind() == "nonsense", "the first one may be of another request as well"
     eventually(lambda: server._link is None)
+
+
+def test_an_array_too_great_behind_a_reply_is_not_given_memory_for(server: Server, peer: Peer) -> None:
+    connected(server)
+    peer.answer = lambda words: b"" if words[1] == b"first" else b"+OK\r\n*2147483647\r\n"
+    first, second = command(server, "A", "first"), command(server, "A", "second")
+    assert second.kind() in ("nonsense", "broken") and first.wait() == (b"OK", None)
+
+
+def test_a_value_may_look_like_an_array_too_great(server: Server, peer: Peer) -> None:
+    connected(server)
+    value = b"a\r\n*2147483647\r\n" * 50
+    peer.answer = lambda words: b"$%d\r\n%b\r\n" % (len(value), value)
+    assert command(server, "A").wait() == (value, None)
 
 
 def test_what_is_no_reply_makes_no_sense(server: Server, peer: Peer) -> None:

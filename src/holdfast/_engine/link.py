@@ -25,11 +25,12 @@ one lingers for what may still come.
 
 from __future__ import annotations
 
+import re
 import select
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import repeat
 from threading import get_ident
 from typing import Any
@@ -75,6 +76,8 @@ EACH_MIN = 3
 _READ_MAX = 65_536
 
 _MORE = object()
+#: What may begin an array too great behind another reply.
+_VAST = re.compile(rb"\n[*~>%|][0-9]{8}")
 _POP = deque[Any].popleft
 _WANTS: tuple[type[OSError], ...] = (BlockingIOError, InterruptedError)
 
@@ -85,6 +88,15 @@ End = tuple[Any, Reply, RequestFailed | None]
 def is_no_reply(reply: Reply) -> bool:
     """True of no reply: the answer to a subscription is a message."""
     return False
+
+
+def _pieces(data: bytes) -> Iterator[bytes]:
+    """Split it before each array too great, which is refused where it is no part of another reply."""
+    begin = 0
+    for found in _VAST.finditer(data):
+        yield data[begin : found.start() + 1]
+        begin = found.start() + 1
+    yield data[begin:]
 
 
 class Link:
@@ -545,8 +557,9 @@ class Link:
                 return self._broken(None)
             self._heard_at = clock()
             self._reads += 1
-            if (trouble := self._parse(data)) is not None:
-                return trouble
+            for piece in (data,) if _VAST.search(data) is None else _pieces(data):
+                if (trouble := self._parse(piece)) is not None:
+                    return trouble
             if not (self._is_tls and sock.pending()):  # type: ignore[attr-defined]
                 return None
         return None
@@ -669,9 +682,10 @@ class Link:
         """How long ago something was heard, or it owed nothing, s."""
         return clock() - self._heard_at
 
-    def silent_for(self, now: float) -> float:
-        """How long it has owed replies and said nothing, s."""
-        return now - self._heard_at if self._pending and self._sock is not None else 0.0
+    @property
+    def is_silent(self) -> bool:
+        """Whether it owes replies, and says nothing."""
+        return bool(self._pending) and self._sock is not None and self.quiet_s() >= SILENCE_S
 
     def _broken(self, error: OSError | None) -> RequestFailed:
         said = str(error) if error is not None and str(error) else "the connection was closed"

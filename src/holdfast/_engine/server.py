@@ -9,7 +9,7 @@ from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.replies import Fits
 from holdfast._engine.limits import INBOX_QUIET_S, INBOX_TIMEOUT_S
-from holdfast._engine.link import SILENCE_S, Link, is_no_reply
+from holdfast._engine.link import Link, is_no_reply
 from holdfast._engine.loop import Engine
 from holdfast._engine.pack import pack_command, spelled_out
 from holdfast._engine.place import Place
@@ -46,7 +46,7 @@ class Server(Place):
         """Send it on the shared connection. By the engine."""
         request = Request(packed, clock() + patience_s, fits, script, answer)
         link = self._link
-        if link is not None and link.silent_for(clock()) >= SILENCE_S:
+        if link is not None and link.is_silent:
             link.retire()  # what it owes may be waited for longer than others wait
             link = None
         if link is None:
