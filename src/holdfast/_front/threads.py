@@ -90,6 +90,8 @@ class ThreadsFront(Front):
         try:
             if cancel is not None:
                 cancel._watch(stop)
+                if cancel.is_set():
+                    stop()  # it was set before it could know of us
             self.engine.call(operation.begin)
             while not operation.over:
                 if not self.engine.wait(bell, SLICE_S):
