@@ -220,6 +220,8 @@ class Agent(Runner):
 
         `start(timeout_s, sent)` makes it; `sent`: its first request, which does not queue, was sent already.
         """
+        if self.closing:
+            raise closed()  # its caller found the client open, and was not seen when that began to end
         behind = None if first is None else self.releasing.before(first.keys[0])
         if first is None or first.sync is not None or not self.can_ask or self.contention.expects(first.keys[0]):
             if behind is not None:
