@@ -1,6 +1,6 @@
 """Races inside the threads API: release, close, renewal, extension, loss and fork, in schedules that a seed decides.
 
-A failure names its seed: `World(seed)` plays it again. What the scheduler can see is shown by changes of the driver
+A failure names its seed: `World(seed)` plays it again. What the scheduler can see is shown by changes of the engine
 that it has to find, at the end.
 """
 
@@ -19,9 +19,9 @@ import redis
 
 import holdfast
 from holdfast._core.record import LeaseRecord, LeaseState
-from holdfast._drivers import background, watchdog
-from holdfast._drivers.inboxes import Inboxes
-from holdfast._drivers.threads import ThreadDriver
+from holdfast._engine.link import Link
+from holdfast._engine.loop import Engine
+from holdfast._front.base import Front
 from tests.support.scheduled import World
 
 KEY = b"holdfast:{a}"
@@ -79,6 +79,11 @@ def nothing_is_left(world: World) -> None:
     assert not left, f"left on the server: {left}"
 
 
+def queued(world: World) -> bool:
+    """True if someone waits on the server."""
+    return KEY + b":queue" in world.server.snapshot(int(world.now_s * 1000) + 1_700_000_000_000)
+
+
 class Watcher:
     """Notes leases, and checks them whenever it is asked."""
 
@@ -112,7 +117,7 @@ class Watcher:
 
 def turns(world: World) -> None:
     """Two clients with two threads each take turns; who is next is woken at once; replies are lost now and then."""
-    world.node.lose = world.random.choice((0, 0, 0.05))
+    world.lose = world.random.choice((0, 0, 0.05))
     clients = [client_of(world), client_of(world)]
     watcher = Watcher(world)
     freed_at = [world.now_s]
@@ -120,7 +125,7 @@ def turns(world: World) -> None:
     def work(client: holdfast.Client) -> None:
         for _ in range(2):
             lease = client.lock("a").acquire(timeout=60)
-            if not world.node.lose:
+            if not world.lose:
                 waited_s = world.now_s - freed_at[0]
                 assert waited_s < PROMPT_S, f"woken {waited_s:.3f} s after the lock was free"
             watcher.add(lease)
@@ -130,16 +135,16 @@ def turns(world: World) -> None:
             try:
                 lease.release()
             except holdfast.HoldfastError:
-                assert world.node.lose
+                assert world.lose
             freed_at[0] = max(freed_at[0], world.now_s)
 
     tasks = [world.spawn(lambda client=client: work(client)) for client in clients for _ in range(2)]  # type: ignore[misc]
     for task in tasks:
         world.join(task)
-    world.sleep(3 if world.node.lose else 0)
+    world.sleep(3 if world.lose else 0)
     for client in clients:
         client.close()
-    if not world.node.lose:
+    if not world.lose:
         nothing_is_left(world)
     watcher.final()
 
@@ -157,7 +162,7 @@ def losses(world: World) -> None:
         if world.random.random() < 0.5:
             world.sleep(world.random.choice((0, 0.1, 0.25)))
         else:
-            just_when(world, "holdfast-watchdog")
+            just_when(world, "holdfast")
         try:
             lease.release()
         except (holdfast.LeaseLost, holdfast.LeaseReleased) as error:
@@ -195,7 +200,7 @@ def idling(world: World) -> None:
         for _ in range(3):
             world.sleep(world.random.choice((0, 0.5, 1.0, 3.0)))
             for _ in range(2):
-                just_when(world, "holdfast-watchdog")
+                just_when(world, "holdfast")
             for _ in range(world.random.randrange(40)):
                 world.switch()
             lease = client.lock(name).acquire(timeout=5)
@@ -208,7 +213,7 @@ def idling(world: World) -> None:
         for _ in range(4):
             given[0] += 1
             client._session.driver.spawn(told())
-            just_when(world, "holdfast-background")
+            just_when(world, "holdfast")
 
     given, done = [0], [0]
 
@@ -226,6 +231,8 @@ def idling(world: World) -> None:
 
 def cancelling(world: World) -> None:
     """A wait is cancelled before, while and after it is granted: at once, and nothing stays behind."""
+    at_once = world.random.random() < 0.5
+    stopping = [False]
     client = client_of(world, ttl=20)
     holder = client_of(world, ttl=20)
     cancel = holdfast.Cancel()
@@ -242,7 +249,8 @@ def cancelling(world: World) -> None:
 
     def stop() -> None:
         if world.random.random() < 0.7:
-            world.wait(lambda: bool(client._session.driver.inboxes._waiters), None, "a waiter")
+            world.wait(lambda: bool(client._session.driver.client.tasks), None, "a waiter")
+        stopping[0] = True
         for _ in range(world.random.randrange(60)):
             world.switch(always=True)
         cancelled_at[0] = world.now_s
@@ -250,14 +258,18 @@ def cancelling(world: World) -> None:
 
     with holder.lock("a"):
         tasks = [world.spawn(action) for action in (wait, wait, stop)]
-        world.join(tasks[2])
-        world.sleep(3)
+        if at_once:
+            world.wait(lambda: stopping[0], None, "the one who cancels")
+        else:
+            world.join(tasks[2])
+            world.sleep(3)
+            assert not queued(world), "who has left waits on"
     for task in tasks:
         assert world.join(task, 10), "a wait that was cancelled goes on"
     world.sleep(0.1)
+    nothing_is_left(world)
     client.close()
     holder.close()
-    nothing_is_left(world)
 
 
 def closing(world: World) -> None:
@@ -331,13 +343,6 @@ def forking(world: World) -> None:
     nothing_is_left(world)
 
 
-@pytest.fixture(autouse=True)
-def _short_of_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The background ends soon when it has nothing to do: below the second after which waits are begun again."""
-    monkeypatch.setattr(background, "_IDLE_S", 0.5)
-    monkeypatch.setattr(watchdog, "_LINGER_S", 0.3)
-
-
 SCENARIOS: list[Scenario] = [turns, losses, idling, cancelling, closing, forking]
 
 
@@ -391,30 +396,16 @@ MUTANTS: dict[str, tuple[Any, str, str, str, Scenario]] = {
         ),
         losses,
     ),
-    "a waiter is woken before its wake-up lies there": (
-        *(
-            Inboxes,
-            "_deliver",
-            "    waiter.wakes.append(wake)\n        if waiter is not reader:\n            self._ring(waiter)",
-            "    if waiter is not reader:\n            self._ring(waiter)\n        waiter.wakes.append(wake)",
-        ),
-        turns,
-    ),
-    "a reader that leaves rings no other": (
-        *(Inboxes, "_step_back", "self._ring(next(iter(self._waiting)))", "pass"),
-        turns,
-    ),
-    "a reader cannot be woken": (Inboxes, "_read_all", "waiter.polls = True", "pass", cancelling),
-    "a child of fork keeps its parent's leases": (
-        *(ThreadDriver, "after_fork", 'hold.lose("forked")', "pass"),
-        forking,
-    ),
+    "the loop falls asleep without a last look": (Engine, "_look", "if self._acts:", "if False:", turns),
+    "a wake-up finds no one": (Engine, "call", "bell.ring()\n            except", "pass\n            except", turns),
+    "a child of fork keeps its parent's leases": (Front, "after_fork", 'record.lose("forked")', "pass", forking),
+    "the rest of a piece is not sent": (Link, "_write_rest", "self._out = out[sent:]", "self._out = b''", turns),
 }
 
 
 @pytest.mark.filterwarnings("ignore")  # what threads have to say that are cut short
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_changes_of_the_driver_are_found(monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+def test_changes_of_the_engine_are_found(monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
     owner, name, old, new, scenario = MUTANTS[mutant]
     mutate(monkeypatch, owner, name, old, new)
     for seed in range(400):

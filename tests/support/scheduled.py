@@ -5,40 +5,43 @@
         world.run(scenario)         # scenario(world) is the first thread; world.spawn(f) starts others
 
 Theory: all threads are real, and one runs at a time. Who runs may hand over at every *line* of the traced modules, and
-where it waits: for a lock, an event, a thread's end, a selector, a server. A driver that avoids locks, so that signal
-handlers may use it, races between its lines; a scheduler that switches at locks alone would see nothing of that. What
-blocks is replaced by what asks the scheduler; time is virtual, and moves when no one can run. The server is the
-simulator's, which runs the scripts that ship. No thread that can run, and none that waits for a time: a deadlock.
+where it waits: for a lock, an event, a thread's end, a selector, a socket. What avoids locks, so that signal handlers
+may use it, races between its lines; a scheduler that switches at locks alone would see nothing of that. The engine's
+thread is one of those threads. What blocks is replaced by what asks the scheduler; time is virtual, and moves when no
+one can run. At the other end of the sockets is the simulator's server, which runs the scripts that ship; what it says
+comes a little later. No thread that can run, and none that waits for a time: a deadlock.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import faulthandler
 import gc
+import heapq
 import itertools
 import os
-import queue
 import random
 import select
-import selectors
-import socket
 import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator
 from types import FrameType, SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import hiredis
 
-from holdfast._core.failure import RequestFailed, refusal
+from holdfast._engine import loop
+from holdfast._engine.dial import CONNECT_TIMEOUT_S
+from holdfast._engine.server import Server as EnginesServer
 from holdfast._engine.single import SingleTopology
 from holdfast._lua import SCRIPTS
 from sim.server import Refused, Server
 
-__all__ = ["Deadlock", "Node", "World"]
+__all__ = ["Deadlock", "World"]
 
 #: What tells loggers and observers belongs to the process, and was made before any world: it stays outside.
 _OUTSIDE = frozenset({"holdfast._reports.reporter", "holdfast._reports.log"})
@@ -46,9 +49,19 @@ _OUTSIDE = frozenset({"holdfast._reports.reporter", "holdfast._reports.log"})
 _STEPS_MAX = 400_000
 #: Where threads may be switched between two lines.
 _TRACED = (
-    *("/holdfast/_drivers/", "/holdfast/_runtime/waits.py"),
+    *(f"/holdfast/_engine/{name}.py" for name in ("client", "dial", "link", "loop", "operation", "requests", "server")),
+    *("/holdfast/_front/", "/holdfast/_runtime/waits.py"),
     *("/holdfast/_sync/", "/holdfast/_core/record.py"),
 )
+#: Modules that get what belongs to the world in place of what blocks.
+_REPLACED = (
+    *("holdfast._engine.", "holdfast._front.", "holdfast._sync."),
+    *("holdfast._runtime.waits", "holdfast._runtime.starting", "holdfast._runtime.teller"),
+)
+#: The numbers of descriptors begin here: no real one is meant by them.
+_FIRST_FD = 1_000_000
+_SHAS = {script.sha.encode(): name for name, script in SCRIPTS.items()}
+_HELLO = b"%1\r\n$5\r\nproto\r\n:3\r\n"
 _FOREVER = float("inf")
 
 
@@ -92,18 +105,37 @@ class World:
         self._pausing = 0
         self.server = Server(lambda: int(self.now_s * 1_000_000) + 1_700_000_000_000_000)
         self.server.publish = self._publish
-        self.server.numsub = lambda channel: len(self._inboxes.get(channel, ()))
-        self._inboxes: dict[bytes, list[_Inbox]] = {}
-        self.sockets: list[_Socket] = []
-        self.node = Node(self)
+        self.server.numsub = lambda channel: len(self._listening.get(channel, ()))
+        self._listening: dict[bytes, list[_Socket]] = {}
+        self._engines: dict[int, loop.Engine] = {}
+        #: When what was sent arrives.
+        self._arrivals: list[float] = []
+        #: By their descriptors, sockets and bells.
+        self.things: dict[int, Any] = {}
+        #: How often a server's reply does not come, nor any later one on that connection; how often a piece is cut.
+        self.lose = 0.0
+        self.cut = self.random.choice((0.0, 0.1))
         self.threading = _threading_for(self)
-        self.socket = _passing(socket, socketpair=lambda: _pair(self))
-        self.selectors = _passing(selectors, DefaultSelector=lambda: _Selector(self))
-        self.queue = _passing(queue, SimpleQueue=lambda: _Queue(self))
         self.random_module = _passing(random, Random=lambda *_: random.Random(f"{seed}-jitter"))
         self._identities = random.Random(f"{seed}-identities")
-        self.os = _passing(os, urandom=self._identities.randbytes)
+        self.os = _passing(
+            os,
+            urandom=self._identities.randbytes,
+            eventfd=lambda *_: _Bell(self).number,
+            eventfd_write=lambda fd, _: self.things[fd].ring(),
+            eventfd_read=lambda fd: self.things[fd].silence(),
+            close=lambda fd: self.things[fd].close(),
+        )
         self.time = _passing(time, sleep=self.sleep, monotonic=self.clock, time=self.clock)
+        self.replacements = {
+            "threading": self.threading,
+            "time": self.time,
+            "os": self.os,
+            "random": self.random_module,
+            "select": _passing(select, epoll=lambda: _Epoll(self), poll=lambda: _Poll(self)),
+            "_thread": _passing(_thread, start_new_thread=lambda function, args: self.spawn(lambda: function(*args))),
+            "get_ident": self.threading.get_ident,
+        }
 
     def clock(self) -> float:
         """The time of this world, s."""
@@ -234,6 +266,10 @@ class World:
                 if able:
                     return self.random.choice(able)
                 at = min((each.until for each in living), default=_FOREVER)
+                while self._arrivals and self._arrivals[0] <= self.now_s:
+                    heapq.heappop(self._arrivals)
+                if self._arrivals:
+                    at = min(at, self._arrivals[0])
                 if at == _FOREVER:
                     return None
                 self.now_s = max(self.now_s, at)
@@ -248,6 +284,8 @@ class World:
     def _abandon(self) -> None:
         """End all tasks at their next step."""
         self._over = True
+        for engine in self._engines.values():
+            engine._clients.clear()  # else its loop would go on, whatever is raised in it
         for each in self._tasks:
             each.baton.release()
         self._main_done.set()
@@ -287,25 +325,45 @@ class World:
             self.switch()
         return self._line
 
-    # ---- messages ----
+    # ---- the server ----
 
-    def subscribe(self, channel: bytes, inbox: _Inbox) -> None:
-        """Subscribe to what is published there, from now on."""
-        self._inboxes.setdefault(channel, []).append(inbox)
+    def connection(self) -> _Connection:
+        """Connect to the server, as a client library does."""
+        return _Connection(_Socket(self))
 
-    def unsubscribe(self, inbox: _Inbox) -> None:
-        """End the subscription."""
-        for channel, inboxes in tuple(self._inboxes.items()):
-            if inbox in inboxes:
-                inboxes.remove(inbox)
-            if not inboxes:
-                del self._inboxes[channel]
+    def arrives(self, at_s: float) -> None:
+        """Have something happen then."""
+        heapq.heappush(self._arrivals, at_s)
+
+    def answer(self, words: list[bytes], sock: _Socket) -> bytes:
+        """Carry out a command."""
+        verb = words[0].upper()
+        if verb == b"HELLO":
+            return _HELLO
+        if verb == b"SUBSCRIBE":
+            self._listening.setdefault(words[1], []).append(sock)
+            return b">3\r\n" + _resp(b"subscribe") + _resp(words[1]) + _resp(1)
+        try:
+            if verb in (b"EVALSHA", b"EVAL"):
+                count = int(words[2])
+                return _resp(self.server.script(_SHAS[words[1]], words[3 : 3 + count], words[3 + count :]))
+            return _resp(self.server.command(verb.decode(), *words[1:]))
+        except Refused as refused:
+            return b"-%b\r\n" % str(refused).encode()
+
+    def unsubscribe(self, sock: _Socket) -> None:
+        """End its subscriptions."""
+        for channel, listening in tuple(self._listening.items()):
+            if sock in listening:
+                listening.remove(sock)
+            if not listening:
+                del self._listening[channel]
 
     def _publish(self, channel: bytes, message: bytes) -> int:
-        inboxes = self._inboxes.get(channel, [])
-        for inbox in inboxes:
-            inbox.sock.items.append([b"message", channel, message])
-        return len(inboxes)
+        listening = self._listening.get(channel, [])
+        for sock in listening:
+            sock.say(b">3\r\n" + _resp(b"message") + _resp(channel) + _resp(message))
+        return len(listening)
 
     # ---- in place of what blocks ----
 
@@ -333,20 +391,15 @@ class World:
                 continue
             if getattr(module, "clock", None) is real:
                 replace(module, "clock", self.clock)
-            if name.startswith(("holdfast._drivers.", "holdfast._sync.", "holdfast._runtime.waits")):
-                for each in ("threading", "selectors", "time", "queue", "os"):
+            if name.startswith(_REPLACED):
+                for each, value in self.replacements.items():
                     if hasattr(module, each):
-                        replace(module, each, getattr(self, each))
-                if hasattr(module, "random"):
-                    replace(module, "random", self.random_module)
-                if name in (f"holdfast._drivers.{each}" for each in ("threads", "watchdog", "inboxes")):
-                    replace(module, "socket", self.socket)
-                if hasattr(module, "new_poll"):
-                    replace(module, "new_poll", lambda: _Poll(self))
+                        replace(module, each, value)
+        replace(loop, "_engines", self._engines)
         replace(
             sys.modules["holdfast._sync.lifecycle"],
-            "threads_topology",
-            lambda _client: SingleTopology(cast("Any", self.node)),
+            "topology_of",
+            lambda *_: SingleTopology(EnginesServer(loop.engine(), "server", self.connection)),
         )
         # How far that has come is none of this world's, and would change its schedule.
         replace(sys.modules["holdfast._reports.reporter"].Reporter, "send", lambda _reporter, _event, *_details: None)
@@ -513,7 +566,8 @@ def _threading_for(world: World) -> Any:
         return threads[task.number]
 
     def excepthook(told: Any) -> None:
-        world._fail(f"reported in {told.thread.name}: {told.exc_type.__name__}: {told.exc_value}")
+        if told.exc_type is not _Over:
+            world._fail(f"reported in {told.thread.name}: {told.exc_type.__name__}: {told.exc_value}")
 
     return _passing(
         threading,
@@ -530,218 +584,183 @@ def _threading_for(world: World) -> Any:
     )
 
 
-class _Queue:
-    """A `queue.SimpleQueue`."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._items: list[Any] = []
-
-    def put(self, item: Any) -> None:
-        self._items.append(item)
-        self._world.switch()
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        until = None if timeout is None else self._world.now_s + timeout
-        if not self._world.wait(lambda: bool(self._items), until, "a queue"):
-            raise queue.Empty
-        return self._items.pop(0)
-
-    def get_nowait(self) -> Any:
-        if not self._items:
-            raise queue.Empty
-        return self._items.pop(0)
-
-
 # ---------------------------------------------------------------------- sockets
 
 
-class _Socket:
-    """An end that can be selected. What lies in `items` has arrived."""
+def _resp(reply: Any) -> bytes:
+    if reply is None:
+        return b"$-1\r\n"
+    if isinstance(reply, int):
+        return b":%d\r\n" % reply
+    if isinstance(reply, list | tuple):
+        return b"*%d\r\n%b" % (len(reply), b"".join(map(_resp, reply)))
+    data = reply.encode() if isinstance(reply, str) else bytes(reply)
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+class _Thing:
+    """What has a descriptor."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.items: list[Any] = []
-        self.peer: _Socket | None = None
         self.closed = False
-        self.number = len(world.sockets)
-        world.sockets.append(self)
+        self.number = _FIRST_FD + len(world.things)
+        world.things[self.number] = self
 
-    def fileno(self) -> int:
-        return -1 if self.closed else self.number
-
-    def setblocking(self, _flag: bool) -> None:
-        pass
-
-    def send(self, data: bytes) -> int:
-        if self.closed or self.peer is None or self.peer.closed:
-            raise BrokenPipeError
-        self.peer.items.append(data)
-        self._world.switch()
-        return len(data)
-
-    def recv(self, _most: int) -> bytes:
-        if self.closed:
-            raise OSError("closed")
-        data, self.items = self.items, []
-        if not data:
-            raise BlockingIOError
-        return b"".join(data)
+    def ready(self) -> bool:
+        """True if it can be read."""
+        raise NotImplementedError
 
     def close(self) -> None:
         self.closed = True
 
 
-def _pair(world: World) -> tuple[_Socket, _Socket]:
-    one, two = _Socket(world), _Socket(world)
-    one.peer, two.peer = two, one
-    return one, two
+class _Bell(_Thing):
+    """What `os.eventfd` makes."""
+
+    _rung = False
+
+    def ready(self) -> bool:
+        return self._rung
+
+    def ring(self) -> None:
+        if self.closed:
+            raise OSError(9, "closed")
+        self._rung = True
+        self._world.switch()
+
+    def silence(self) -> None:
+        self._rung = False
 
 
-class _Selector:
+class _Socket(_Thing):
+    """The client's end. What is sent is carried out at once; what is said comes a little later, in order."""
+
     def __init__(self, world: World) -> None:
-        self._world = world
-        self._keys: dict[Any, Any] = {}
+        super().__init__(world)
+        self._parser = hiredis.Reader()
+        self._coming: deque[tuple[float, bytes]] = deque()
+        self._blocks = True
+        self._mute = False
 
-    def register(self, fileobj: Any, events: int, data: Any = None) -> None:
-        if fileobj.closed:
-            raise ValueError("closed")
-        self._keys[fileobj] = SimpleNamespace(fileobj=fileobj, data=data)
+    def fileno(self) -> int:
+        return -1 if self.closed else self.number
 
-    def unregister(self, fileobj: Any) -> None:
-        del self._keys[fileobj]
+    def setblocking(self, flag: bool) -> None:
+        self._blocks = flag
 
-    def _ready(self) -> list[Any]:
-        return [(key, selectors.EVENT_READ) for each, key in self._keys.items() if each.items or each.closed]
+    def ready(self) -> bool:
+        return bool(self._coming) and self._coming[0][0] <= self._world.now_s
 
-    def select(self, timeout: float | None = None) -> list[Any]:
-        until = None if timeout is None else self._world.now_s + timeout
-        self._world.wait(lambda: bool(self._ready()), until, "a selector")
-        return self._ready()
+    def say(self, data: bytes) -> None:
+        """Have it arrive."""
+        world = self._world
+        if not self._mute:
+            at_s = world.now_s + world.random.choice((0.0, 0.0002, 0.001))
+            if self._coming:
+                at_s = max(at_s, self._coming[-1][0])
+            self._coming.append((at_s, data))
+            world.arrives(at_s)
 
-    def get_map(self) -> dict[Any, Any]:
-        return self._keys
+    def send(self, data: bytes) -> int:
+        world = self._world
+        world.switch(always=True)
+        if self.closed:
+            raise OSError(9, "closed")
+        if not self._blocks and world.random.random() < world.cut:
+            data = data[: world.random.randrange(1, len(data) + 1)]
+        self._parser.feed(data)
+        while (words := self._parser.gets()) is not False:
+            answer = world.answer(words, self)
+            self._mute = self._mute or world.random.random() < world.lose
+            self.say(answer)
+        world.switch()
+        return len(data)
+
+    sendall = send
+
+    def recv(self, _most: int) -> bytes:
+        if self._blocks and not self._world.wait(self.ready, self._world.now_s + CONNECT_TIMEOUT_S, "bytes"):
+            raise TimeoutError
+        if self.closed:
+            raise OSError(9, "closed")
+        data = b""
+        while self.ready():
+            data += self._coming.popleft()[1]
+        if not data:
+            raise BlockingIOError
+        return data
 
     def close(self) -> None:
-        self._keys.clear()
+        self._world.unsubscribe(self)
+        super().close()
+
+
+class _Connection:
+    """As that of a client library."""
+
+    def __init__(self, sock: _Socket) -> None:
+        self._sock: _Socket | None = sock
+
+    def connect(self) -> None:
+        pass
+
+    def disconnect(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+
+class _Epoll:
+    """What `select.epoll` makes."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._masks: dict[int, int] = {}
+
+    def register(self, fd: int, mask: int) -> None:
+        self._masks[fd] = mask
+
+    def modify(self, fd: int, mask: int) -> None:
+        if fd not in self._masks:
+            raise OSError(2, "not watched")
+        self._masks[fd] = mask
+        self._world.switch()
+
+    def unregister(self, fd: int) -> None:
+        if self._masks.pop(fd, None) is None:
+            raise OSError(2, "not watched")
+
+    def _ready(self) -> list[tuple[int, int]]:
+        found = []
+        for fd, mask in self._masks.items():
+            thing = self._world.things[fd]
+            can = 0 if thing.closed else (loop.READ if thing.ready() else 0) | loop.WRITE
+            if mask & can:
+                found.append((fd, mask & can))
+        return found
+
+    def poll(self, timeout_s: float) -> list[tuple[int, int]]:
+        self._world.wait(lambda: bool(self._ready()), self._world.now_s + timeout_s, "the engine's selector")
+        return self._ready()
+
+    def close(self) -> None:
+        self._masks.clear()
 
 
 class _Poll:
-    """What `new_poll()` gives: for sockets of this world. Nodes without pipelines have no others."""
+    """What `select.poll` makes."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._polled: list[_Socket] = []
 
     def register(self, fd: int, _events: int) -> None:
-        self._polled.append(self._world.sockets[fd])
+        self._polled.append(self._world.things[fd])
 
     def poll(self, wait_ms: float) -> list[tuple[int, int]]:
         def ready() -> list[_Socket]:
-            return [each for each in self._polled if each.items or each.closed]
+            return [each for each in self._polled if each.closed or each.ready()]
 
         self._world.wait(lambda: bool(ready()), self._world.now_s + wait_ms / 1000, "a poll")
         return [(each.number, select.POLLIN) for each in ready()]
-
-
-# ---------------------------------------------------------------------- the server
-
-
-class _Inbox:
-    """A subscription."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.sock = _Socket(world)
-
-    def read_ready(self) -> list[Any]:
-        if self.sock.closed:
-            raise OSError("closed")
-        items, self.sock.items = self.sock.items, []
-        return items
-
-    def close(self) -> None:
-        self._world.unsubscribe(self)
-        self.sock.closed = True
-
-    abort = forget = close
-
-
-class Node:
-    """The one server, as the driver sees it. `lose`: how often a reply does not come."""
-
-    pipelines = False
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.name = "server"
-        self.closed = False
-        self.owed = 0
-        self.slow = False
-        self.connected = True
-        self.lose = 0.0
-        self._names = {script.sha.encode(): name for name, script in SCRIPTS.items()}
-
-    def _carry_out(self, work: Callable[[], Any], request_timeout_s: float) -> Any:
-        world = self._world
-        if self.closed or world.afterwards():
-            raise RequestFailed("closed", "the client is closed", self.name, maybe_executed=False, transient=False)
-        world.switch(always=True)
-        try:
-            reply = work()
-        except Refused as refused:
-            reply = refusal(str(refused), self.name)
-        if world.random.random() < self.lose:
-            world.sleep(request_timeout_s)
-            raise RequestFailed("silent", "no answer in time", self.name, maybe_executed=True, transient=True)
-        world.sleep(world.random.choice((0.0, 0.0002, 0.001)))
-        if isinstance(reply, RequestFailed):
-            raise reply
-        return reply
-
-    def call(self, call: Any, on_wire: Any = None, asking: bool = False) -> Any:
-        return self._carry_out(
-            lambda: self._world.server.script(call.script, call.keys, call.args), call.request_timeout_s
-        )
-
-    def call_packed(self, packed: bytes, request_timeout_s: float, script: Any) -> Any:
-        reader = hiredis.Reader()
-        reader.feed(packed)
-        words: list[Any] = reader.gets()
-        count = int(words[2])
-        keys, args = words[3 : 3 + count], words[3 + count :]
-        return self._carry_out(lambda: self._world.server.script(self._names[words[1]], keys, args), request_timeout_s)
-
-    def call_all(self, calls: Any, request_timeout_s: float) -> list[Any]:
-        answers: list[Any] = []
-        for call in calls:
-            try:
-                answers.append(self.call(call))
-            except RequestFailed as failure:
-                answers.append(failure)
-        return answers
-
-    def command(self, command: Any, asking: bool = False) -> Any:
-        return self._carry_out(lambda: self._world.server.command(*command.args), command.request_timeout_s)
-
-    def subscribe(self, channel: str, request_timeout_s: float) -> _Inbox:
-        inbox = _Inbox(self._world)
-        self._carry_out(lambda: self._world.subscribe(channel.encode(), inbox), request_timeout_s)
-        return inbox
-
-    def drop_idle(self) -> None:
-        pass
-
-    def idle(self) -> None:
-        """Do nothing: no connection lies ready."""
-        return
-
-    def in_use(self) -> list[Any]:
-        """Connections are made for each request here, and none can be cut off."""
-        return []
-
-    def close(self) -> None:
-        self.closed = True
-
-    def forget(self) -> None:
-        pass
