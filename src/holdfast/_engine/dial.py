@@ -6,6 +6,7 @@ Law: the engine never waits for a name server, a handshake, or a credential prov
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -51,6 +52,8 @@ class Dial:
         thread = threading.Thread(target=self._run, name="holdfast-connect", daemon=True)
         server.dialling.add(thread)
         try:
+            if sys.is_finalizing():
+                raise RuntimeError("the interpreter ends")
             thread.start()
         except RuntimeError:  # no more threads: then its own limits have to do
             server.dialling.discard(thread)

@@ -97,9 +97,12 @@ class Front:
         """True if what its user does when it is lost is done."""
         raise NotImplementedError
 
-    def spawn(self, protocol: Protocol[None]) -> None:
-        """Run it in the background."""
-        self.engine.call(self.client.spawn, protocol)
+    def spawn(self, protocol: Protocol[None] | Callable[[], Protocol[None]]) -> None:
+        """Run it in the background. Where an exception may come between, it is made there, too."""
+        self.engine.call(self._spawn, protocol)
+
+    def _spawn(self, protocol: Protocol[None] | Callable[[], Protocol[None]]) -> None:
+        self.client.spawn(protocol() if callable(protocol) else protocol)
 
     def need_engine(self) -> None:
         """Raise unless the engine has a thread, which renews what is held; at the end of the process, callers do it."""
@@ -298,11 +301,11 @@ def _nothing() -> None:
     pass
 
 
-def _close_all() -> None:
+def _close_all(fronts: weakref.WeakSet[Front] = _fronts) -> None:
     """Release at the end of the process what is held, so that others need not wait for a ttl."""
     waits = []
-    for front in tuple(_fronts):
-        if not front.ended:
+    for front in tuple(fronts):  # not by its name, which is gone when modules are
+        if not (front.ended or front.exiting):
             front.exiting = True
             waits.append(front.begin_close())
     for wait in waits:
@@ -317,5 +320,5 @@ def forked() -> None:
         front.after_fork()
 
 
-exit_hooks.register(_close_all)
+exit_hooks.register(_close_all, at_last=True)
 os.register_at_fork(after_in_child=forked)

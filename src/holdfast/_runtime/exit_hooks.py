@@ -1,7 +1,8 @@
 """Functions that run at the end of a process, whichever way it ends that lets Python run anything.
 
 `atexit` alone misses the children of `multiprocessing` that were forked (by "fork" or "forkserver"): they end with
-`os._exit`, after finalizers of their own.
+`os._exit`, after finalizers of their own. And it misses what is made by handlers that it calls after ours, or that
+import us: what is left then is closed when the modules are.
 """
 
 from __future__ import annotations
@@ -15,13 +16,33 @@ from collections.abc import Callable
 __all__ = ["register"]
 
 _functions: list[Callable[[], object]] = []
+_at_last: list[Callable[[], object]] = []
 _registered = False
 
 
-def register(function: Callable[[], object]) -> None:
-    """Call `function` when the process ends; the last registered comes first."""
+def register(function: Callable[[], object], *, at_last: bool = False) -> None:
+    """Call `function` when the process ends; the last registered comes first.
+
+    `at_last`: once more when modules go. Then it can rely on no name of one.
+    """
     _functions.append(function)
+    if at_last:
+        _at_last.append(function)
     atexit.register(function)
+
+
+class _Last:
+    """Calls those once more when this module goes."""
+
+    def __init__(self) -> None:
+        self.functions = _at_last
+
+    def __del__(self) -> None:
+        for function in self.functions:
+            try:
+                function()
+            except Exception:  # what it needs is gone
+                pass
 
 
 def _before_fork() -> None:
@@ -56,3 +77,4 @@ _before_fork()
 _process = sys.modules.get("multiprocessing.process")
 if _process is not None and _process.parent_process() is not None:
     _in_child()  # first imported in a child
+_last = _Last()

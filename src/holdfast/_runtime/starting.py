@@ -9,6 +9,7 @@ Theory: a bare thread, which no handler interrupts, starts the one that is wante
 from __future__ import annotations
 
 import _thread
+import sys
 import threading
 from collections.abc import Callable
 
@@ -20,6 +21,9 @@ CANNOT_START = (RuntimeError, MemoryError, OSError)
 
 def start_thread(name: str, function: Callable[[], object], failed: Callable[[BaseException], object]) -> None:
     """Run it in a thread of that name. Where none can be started, `failed` is called, here or elsewhere."""
+    if sys.is_finalizing():  # it would be started, and never run
+        failed(RuntimeError("the interpreter ends"))
+        return
     try:
         _thread.start_new_thread(_start, (name, function, failed))
     except CANNOT_START as error:
