@@ -17,6 +17,7 @@ from holdfast._api.client_info import client_key
 from holdfast._api.endpoints import quorum_of
 from holdfast._api.leaving import line_of
 from holdfast._api.options import Options
+from holdfast._core.effects import Protocol
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.keys import LockKeys
 from holdfast._core.noting import Witness
@@ -36,6 +37,9 @@ __all__ = ["SessionBase", "Shared"]
 _SHARED_MAX = 1_000
 #: Descriptions of other clients that are remembered.
 _TOLD_MAX = 10_000
+
+#: Of an acquire that is under way.
+Asking = tuple[CodeType, int, Callable[[str], Protocol[None]]]
 
 
 class Shared(Note):
@@ -81,8 +85,8 @@ class SessionBase:
         self.sequence = itertools.count(1)
         #: Leases by what is held and who holds it.
         self.owners: dict[tuple[str, int], weakref.ref[Any]] = {}
-        #: By their tokens, what asks for a lease: the code that called, and how far that was.
-        self.asking: dict[str, tuple[CodeType, int]] = {}
+        #: By their tokens, what asks for a lease: the code that called, how far that was, and what gives it back.
+        self.asking: dict[str, Asking] = {}
         self._shared: dict[tuple[str, Options], Shared] = {}
         self.scripts = Scripts()
         self._replicas: dict[int | None, Replicas] = {}
@@ -185,7 +189,7 @@ def _held_by(owners: dict[tuple[str, int], weakref.ref[Any]], token: str) -> lis
     return [lease.token for lease in held if lease is not None and lease.token[-1] == MARK]
 
 
-def _where(asking: dict[str, tuple[CodeType, int]], token: str) -> str:
+def _where(asking: dict[str, Asking], token: str) -> str:
     """The line of code that has called the acquire of that token."""
-    code, offset = asking.get(token, (None, 0))
-    return "" if code is None else f"{line_of(code, offset)} in {code.co_name}"[:400]
+    found = asking.get(token)
+    return "" if found is None else f"{line_of(*found[:2])} in {found[0].co_name}"[:400]

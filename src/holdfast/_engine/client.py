@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from holdfast._core.agent.agent import Agent
 from holdfast._core.agent.closing import LEAVE_S
+from holdfast._core.agent.renewals import quietly
 from holdfast._core.agent.runner import SUSPENDED, Task
-from holdfast._core.effects import AwaitWake, Call, Command, Tell
+from holdfast._core.effects import AwaitWake, Call, Command, Protocol, Tell
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import COUNT, FITS, MAYBE
@@ -190,7 +191,21 @@ class Client(Agent):
         server.subscribe(self.channel, patience_s, answered, lambda: self.inbox_broke(server))
 
     def is_asked(self) -> bool:
-        return any(token.startswith(self.client_id) for token in snapshot(self.front.asking))
+        return bool(self.front.leaving) or any(True for _ in self._asking())
+
+    def give_back_asked(self) -> None:
+        for token, give_back in self._asking():
+            self.spawn(give_back(token))
+        for record in snapshot(self.front.leaving.values()):
+            self.spawn(quietly(record))
+
+    def _asking(self) -> Iterator[tuple[str, Callable[[str], Protocol[None]]]]:
+        for token, (_, _, give_back) in snapshot(self.front.asking.items()):
+            if token.startswith(self.client_id):  # no longer, in a child
+                yield token, give_back
+
+    def steps(self) -> int:
+        return sum(server.steps for server in self.topology.nodes())
 
     def has_told(self, hold: LeaseRecord) -> bool:
         return self._told(hold)

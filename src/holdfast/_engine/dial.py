@@ -66,6 +66,7 @@ class Dial:
         try:
             connection = server.make()
             _connect(connection, server)
+            server.steps += 1
             if PUSHES and not server.hello_closes and getattr(connection, "_sock", None) is not None:
                 try:
                     pushes = _speaks_resp3(connection._sock)

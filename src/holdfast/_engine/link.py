@@ -162,6 +162,7 @@ class Link:
                 self._end(self.server.unfit(connection))
             return
         ours(sock)
+        self.server.steps += 1
         sock.setblocking(False)
         self._connection, self._sock, self.pushes = connection, sock, pushes
         self._fd = sock.fileno()

@@ -90,7 +90,7 @@ class _Bell:
                 os.eventfd_write(self.fd, 1)
             else:
                 self._pair[1].send(b"!")
-        except OSError:
+        except (OSError, ValueError):
             pass  # it rings already, or has ended
 
     def silence(self) -> None:
@@ -99,7 +99,7 @@ class _Bell:
                 os.eventfd_read(self.fd)
             else:
                 self._pair[0].recv(4096)
-        except OSError:
+        except (OSError, ValueError):
             pass
 
     def close(self) -> None:
@@ -242,6 +242,8 @@ class Engine:
                 return False
             self._set_up()
             self._turn(for_s)
+            if not (self._clients or self._acts or self._soon):
+                self._tear_down()
             return True
         finally:
             if self._running.get("") is me:

@@ -105,7 +105,7 @@ class Operation:
         """By the caller, who leaves without the result. `call`: has the engine do something."""
         if self._claim():
             call(self._leave)
-        elif self.over and self.error is None:
+        elif self.error is None:
             call(self._undo)  # it was delivered, and arrived nowhere
 
     def _leave(self) -> None:
@@ -114,3 +114,5 @@ class Operation:
             self._runner.soon(self._leave)  # behind its beginning
         elif task is not None:
             self._runner.interrupt(task, Abandoned())
+        else:
+            self._protocol.close()  # it was not submitted

@@ -24,6 +24,8 @@ class Place(ABC):
         self.make = make
         #: Whether its connections are encrypted, as far as is known; and whether it has closed one at HELLO.
         self.tls = self.hello_closes = False
+        #: How often one of its connections got on while it was made.
+        self.steps = 0
         self.on_message: Callable[[Reply], None] = lambda _: None
         #: Threads that connect.
         self.dialling: set[threading.Thread] = set()

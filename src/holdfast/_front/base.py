@@ -71,6 +71,8 @@ class Front:
         self._reports = reports or Reports()
         #: By their tokens, what asks for a lease.
         self.asking: dict[str, Any] = {}
+        #: By their tokens, what is released by its caller.
+        self.leaving: dict[str, LeaseRecord] = {}
         self._begin(client_id)
         _fronts.add(self)
 

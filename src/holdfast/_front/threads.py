@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from holdfast._core.agent.renewals import quietly
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
 from holdfast._core.tenure import LocalWaiter, TenureLease
@@ -28,7 +29,7 @@ from holdfast._runtime.clock import clock
 from holdfast._runtime.identity import has_ended, here
 from holdfast._runtime.teller import Teller
 from holdfast._runtime.waits import SLICE_S, ring, silent_bell
-from holdfast.errors import ClientClosed, HoldfastError
+from holdfast.errors import CannotStartThread, ClientClosed, HoldfastError
 
 __all__ = ["Teller", "ThreadsFront", "has_ended"]
 
@@ -175,6 +176,17 @@ class ThreadsFront(Front):
         return self.run(self._releases(record, first, outcome)) if held is None else held
 
     # -- what is held -----------------------------------------------------------------------------
+
+    def watch(self, record: LeaseRecord) -> None:
+        """As that of `Front`. Raises `CannotStartThread` where nothing would renew it."""
+        super().watch(record)
+        if self.engine.thread is None:
+            try:
+                self.need_engine()
+            except CannotStartThread:
+                if self.finish(record):
+                    self.run(quietly(record))
+                raise
 
     def has_told(self, record: LeaseRecord) -> bool:
         """True if callbacks have returned."""

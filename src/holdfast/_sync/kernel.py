@@ -80,7 +80,9 @@ class Acquirable(AcquirableBase, Generic[L]):
                 driver.turning.add(me)
                 turn.join(driver.lines, self._line_key)
                 token = turn.token
-            session.asking[token] = code, offset
+            session.asking[token] = code, offset, self._give_back
+            if driver.closed:  # it looks who asks once it is, and gives back what those get
+                raise driver.closed_error()
             got = self._get(driver, token, turn, timeout_s, report, cancel)
             if not isinstance(got, Busy):
                 record = self._made(driver, token, turn, got, report)

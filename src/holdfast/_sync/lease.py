@@ -263,6 +263,7 @@ class Lease:
         report = record.report
         held = True  # as far as is known
         try:
+            driver.leaving[record.token] = record  # for one that closes the client meanwhile
             if not driver.finish(record):
                 return False
             session.disown(self)
@@ -278,6 +279,7 @@ class Lease:
                 driver.spawn_release(record)  # it may never have begun
             raise
         finally:
+            driver.leaving.pop(record.token, None)
             if report.detailed and record.state is _RELEASED and held:
                 report.released()
         if not held:

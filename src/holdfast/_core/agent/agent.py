@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from holdfast._core.agent.closing import Closing
+from holdfast._core.agent.closing import HURRY_S, Closing
 from holdfast._core.agent.inboxes import Inboxes
 from holdfast._core.agent.renewals import Renewals, quietly
 from holdfast._core.agent.runner import SUSPENDED, Runner, Task, closed
@@ -128,8 +128,15 @@ class Agent(Runner):
         """Open the inbox at that server; `answer` is called once, as that of `request`."""
 
     def is_asked(self) -> bool:
-        """True if callers send requests for leases by themselves, and have not returned yet."""
+        """True if callers ask for leases, or release them, by themselves, and have not returned yet."""
         return False
+
+    def give_back_asked(self) -> None:
+        """Give back what those may get or keep."""
+
+    def steps(self) -> int:
+        """Count what shows that the servers do something, beside what ends here."""
+        return 0
 
     @abstractmethod
     def has_told(self, record: LeaseRecord) -> bool:
@@ -204,7 +211,8 @@ class Agent(Runner):
 
     def _sleep(self, task: Task, effect: Sleep) -> Any:
         self._raise_if_closed(task)
-        task.timer = self.later(effect.seconds, self.resume, task, task.ticket, None)
+        seconds = min(effect.seconds, HURRY_S) if self.closing else effect.seconds
+        task.timer = self.later(seconds, self.resume, task, task.ticket, None)
         return SUSPENDED
 
     # -- acquiring and releasing ------------------------------------------------------------------

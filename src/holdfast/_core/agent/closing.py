@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from holdfast._core.agent.renewals import quietly
 from holdfast._core.agent.runner import Task, closed
@@ -17,7 +18,7 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.schedule import Schedule
 from holdfast._core.tenure import Lines
 
-__all__ = ["Closing"]
+__all__ = ["HURRY_S", "Closing"]
 
 #: When the client is closed, acquires have this long to end, s: a round trip.
 LEAVE_S = 0.25
@@ -27,6 +28,8 @@ TOLD_S = 1.0
 PATIENCE_S = 1.0
 #: While servers answer, what they are told takes no longer than this, s.
 RELEASE_MAX_S = 5.0
+#: Pauses of what goes on in the background are no longer from then on, s.
+HURRY_S = 0.05
 #: How often it is looked, at first and at last, s.
 _LOOK_S, _LOOK_MAX_S = 0.0002, 0.01
 
@@ -46,6 +49,9 @@ class Client(typing.Protocol):
     def is_for_caller(self, task: Task) -> bool: ...
     def has_told(self, record: LeaseRecord) -> bool: ...
     def is_asked(self) -> bool: ...
+    def give_back_asked(self) -> None: ...
+    def steps(self) -> int: ...
+    def resume(self, task: Task, ticket: int, value: Any) -> None: ...
 
 
 class Closing:
@@ -76,7 +82,9 @@ class Closing:
             client.lines.wake_all()
             if not await self._until(self._have_left, LEAVE_S):
                 self._stop(lambda task: True)
-                await self._until(self._have_left, LEAVE_S)
+                if not await self._until(self._have_left, LEAVE_S):
+                    self._client.give_back_asked()
+            self._hurry()
             await Sleep(_LOOK_S)  # what the last of them gives back has been submitted
             now = await Now()
             records = [record for record in client.schedule if not record.check_expired(now)]
@@ -91,6 +99,12 @@ class Closing:
             self._ended = True
             for on_end in self._on_end:
                 on_end(settled)
+
+    def _hurry(self) -> None:
+        """What pauses in the background goes on."""
+        for task in list(self._others()):
+            if task.waiting and type(task.effect) is Sleep:
+                self._client.resume(task, task.ticket, None)
 
     def _callers(self) -> list[Task]:
         return [task for task in self._client.tasks if self._client.is_for_caller(task)]
@@ -111,11 +125,11 @@ class Closing:
         """Wait for what is under way, and what that spawns, as long as there is progress."""
         now = await Now()
         at_most, until = now + RELEASE_MAX_S, now + PATIENCE_S
-        least, look_s = len(self._client.tasks), _LOOK_S
+        least, steps, look_s = len(self._client.tasks), self._client.steps(), _LOOK_S
         while left := sum(1 for _ in self._others()):
             now = await Now()
-            if left < least:
-                least, until = left, now + PATIENCE_S
+            if left < least or self._client.steps() != steps:
+                least, steps, until = min(left, least), self._client.steps(), now + PATIENCE_S
             if now >= min(until, at_most):
                 return False
             await Sleep(look_s)
