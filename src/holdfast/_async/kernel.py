@@ -221,10 +221,10 @@ class Acquirable(AcquirableBase, Generic[L]):
         if turn is not None:
             if record is None:
                 turn.disclaim()
-            driver.spawn(left(turn, self._give_back))
+            driver.spawn(partial(left, turn, self._give_back))
         # sync: if record is None or record.turn is None:
         if not is_undone and (record is None or record.turn is None):
-            driver.spawn(self._give_back(token))
+            driver.spawn(partial(self._give_back, token))
 
     def _take_back(self, driver: AioFront, owners: Owners, record: LeaseRecord) -> None:
         if driver.finish(record):

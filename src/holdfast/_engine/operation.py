@@ -28,6 +28,9 @@ class Operation:
 
     What the protocol tells a function of the caller's (`chores`) is told by the caller, between its waits.
 
+    What makes it may be given instead: a coroutine that is dropped before it has begun, by an exception, is complained
+    of.
+
     `give_back(result)` makes the protocol that undoes a result which reached no caller.
     """
 
@@ -39,7 +42,7 @@ class Operation:
     def __init__(
         self,
         runner: Runner,
-        protocol: Protocol[Any],
+        protocol: Protocol[Any] | Callable[[], Protocol[Any]],
         wake: Callable[[], None],
         give_back: Callable[[Any], Protocol[None] | None] | None = None,
     ) -> None:
@@ -59,9 +62,14 @@ class Operation:
     def begin(self) -> None:
         """In the engine: run it."""
         if not self._claims:
-            self._protocol.close()  # abandoned before it had begun
+            self._close()  # abandoned before it had begun
             return
-        self._task = self._runner.begin(self._protocol, "operation", self._ended)
+        protocol = self._protocol
+        self._task = self._runner.begin(protocol() if callable(protocol) else protocol, "operation", self._ended)
+
+    def _close(self) -> None:
+        if not callable(self._protocol):
+            self._protocol.close()
 
     def tell(
         self, function: Callable[[Any], Any], argument: Any, told: Callable[[Any, BaseException | None], None]
@@ -115,4 +123,4 @@ class Operation:
         elif task is not None:
             self._runner.interrupt(task, Abandoned())
         else:
-            self._protocol.close()  # it was not submitted
+            self._close()  # it was not submitted

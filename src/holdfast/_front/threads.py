@@ -77,7 +77,7 @@ class ThreadsFront(Front):
 
     def run(
         self,
-        protocol: Protocol[R],
+        protocol: Protocol[R] | Callable[[], Protocol[R]],
         cancel: Cancel | None = None,
         give_back: Callable[[Any], Protocol[None] | None] | None = None,
     ) -> R:
@@ -125,17 +125,17 @@ class ThreadsFront(Front):
     ) -> Grant | Busy:
         """Acquire with this token: by `first` alone where that is granted in time, else by the protocol."""
         if first is None or cancel is not None or not self._asks_first(first):
-            return self.run(self._acquires(first, start, token, timeout_s, ttl_ms), cancel)
+            return self.run(partial(self._acquires, first, start, token, timeout_s, ttl_ms), cancel)
         behind = self.client.releasing.before(first.key)
         server = self.topology.node_for(first.key, None)
         asked_at = clock()
         outcome = server.ask(Ask(first, token, asked_at + self._patience_s(first, timeout_s)))
         if outcome is None:
-            return self.run(self._acquires(first, start, token, timeout_s, ttl_ms))
+            return self.run(partial(self._acquires, first, start, token, timeout_s, ttl_ms))
         grant = self._grant(server, outcome, asked_at, ttl_ms)
         if grant is not None:
             return grant
-        return self.run(self._goes_on(first, start, token, timeout_s, ttl_ms, behind, asked_at, outcome))
+        return self.run(partial(self._goes_on, first, start, token, timeout_s, ttl_ms, behind, asked_at, outcome))
 
     def wait_in_line(
         self,
@@ -162,18 +162,18 @@ class ThreadsFront(Front):
                 taken = turn.take(clock())
                 if taken is not None:
                     return taken
-        return self.run(start(turn, timeout_s), cancel)
+        return self.run(partial(start, turn, timeout_s), cancel)
 
     def release(self, record: LeaseRecord, first: PreparedRequest | None) -> bool:
         """Release what is held; False when it was not held any more. `first` as in `acquire`."""
         if record.turn is not None and record.hand_on(clock()):
             return True
         if first is None or not self.can_ask:
-            return self.run(self._releases(record, first))
+            return self.run(partial(self._releases, record, first))
         server = self.topology.node_for(first.key, None)
         outcome = server.ask(Ask(first, record.token, clock() + first.request_timeout_s))
         held = released(outcome[0]) if outcome is not None and outcome[1] is None else None
-        return self.run(self._releases(record, first, outcome)) if held is None else held
+        return self.run(partial(self._releases, record, first, outcome)) if held is None else held
 
     # -- what is held -----------------------------------------------------------------------------
 

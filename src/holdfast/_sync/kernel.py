@@ -209,9 +209,9 @@ class Acquirable(AcquirableBase, Generic[L]):
         if turn is not None:
             if record is None:
                 turn.disclaim()
-            driver.spawn(left(turn, self._give_back))
+            driver.spawn(partial(left, turn, self._give_back))
         if record is None or record.turn is None:
-            driver.spawn(self._give_back(token))
+            driver.spawn(partial(self._give_back, token))
 
     def _take_back(self, driver: ThreadsFront, owners: Owners, record: LeaseRecord) -> None:
         if driver.finish(record):
