@@ -133,10 +133,11 @@ def test_a_handshake_byte_by_byte_does_not_prolong_a_timeout(server: embedded.Se
 
 
 def test_a_server_that_reads_nothing_does_not_hold_up_a_large_request() -> None:
-    from holdfast._core.effects import Command
-    from holdfast._core.failure import RequestFailed
+    from holdfast._engine.loop import Engine
+    from holdfast._engine.pack import pack_command
     from holdfast._engine.plain import Address
-    from holdfast._transport.threads import Node
+    from holdfast._engine.server import Server
+    from holdfast._runtime.waits import ring, silent_bell
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         accepted: list[socket.socket] = []
@@ -144,17 +145,28 @@ def test_a_server_that_reads_nothing_does_not_hold_up_a_large_request() -> None:
         def greet() -> None:
             one, _ = listener.accept()
             accepted.append(one)
-            one.recv(100)
-            one.sendall(b"+PONG\r\n")  # and reads no more
+            while b"HELLO" not in (said := one.recv(100)):
+                one.sendall(b"+PONG\r\n" * said.count(b"PING"))
+            one.sendall(b"+OK\r\n")  # and reads no more
 
         threading.Thread(target=greet, daemon=True).start()
         address = Address("127.0.0.1", listener.getsockname()[1], None, None, None, 0)
-        node = Node("server", address.connection, is_ours=True)
+        engine, bell, failures = Engine(), silent_bell(), list[Any]()
+        engine.enter(address)
+        server = Server(engine, "server", address.connection)
+
+        def answered(_reply: Any, failure: Any) -> None:
+            failures.append(failure)
+            ring(bell)
+
         began_at = time.monotonic()
-        with ticking(), pytest.raises(RequestFailed) as raised:
-            node.command(Command(("SET", "k", b"x" * 50_000_000), 0.5))
-        assert raised.value.kind == "silent"
+        with ticking():
+            engine.call(server.send, pack_command(("SET", "k", b"x" * 50_000_000)), 0.5, None, None, answered)
+            assert engine.wait(bell, 60)
+        assert [failure.kind for failure in failures] == ["silent"]
         assert time.monotonic() - began_at < ENOUGH_S
+        engine.call(server.close)
+        engine.call(engine.leave, address)
         for one in accepted:
             one.close()
 
