@@ -84,6 +84,9 @@ class ThreadsFront(Front):
         """Have the engine run it, and wait for its end. `cancel` ends it with `Cancelled`."""
         if self.engine.pid != os.getpid():
             forked()
+        if cancel is not None and cancel.is_set():
+            protocol.close()
+            raise Cancelled
         bell = silent_bell()
         stop = partial(ring, bell)
         turns, idle = self.engine.turns, 0
