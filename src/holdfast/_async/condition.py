@@ -108,8 +108,10 @@ class Condition(Enterable[Lease]):
             # sync-drop
             again.home = record.home
             # sync-drop
-            for body in lease._bodies or ():
-                driver.bodies[body] = again
+            for block in lease._bodies or ():
+                block.record = again
+            # sync-drop
+            again.blocks = record.blocks
             lease._record = again
             if record.on_loss is not None:
                 again.on_loss = record.on_loss  # `lost` was asked for just now

@@ -384,7 +384,7 @@ class Lease:
         if ours and self._record.state is LeaseState.LOST and isinstance(error, self._driver.Cancelled):
             self._unwatch()
             if self._driver.exiting:
-                await self._home.loop.create_future()  # a daemon thread, which would print what it ends with
+                await self._home.forever()  # a daemon thread, which would print what it ends with
             raise self._ended("async with") from error
         try:
             await self._release()

@@ -127,8 +127,9 @@ class LeaseRecord:
     #: Of one that no thread or task owns: what the user has of it, if that is still there.
     lease: Callable[[], Any] | None = None
     tenure: Any = None
-    #: Where its loss is told, of tasks.
+    #: Where its loss is told, of tasks; and the blocks under it.
     home: Any = None
+    blocks: tuple[Any, ...] = ()
     due_at: float  # when its last renewal was at first, once there was one
 
     def __init__(

@@ -189,8 +189,8 @@ class Home:
     def __init__(self, front: AioFront, loop: asyncio.AbstractEventLoop) -> None:
         self.front = front
         self.loop = loop
-        #: Callbacks that are awaited.
-        self.callbacks: set[asyncio.Task[Any]] = set()
+        #: Callbacks that have not ended, and the tasks that await what they return.
+        self._untold: dict[object, asyncio.Task[Any] | None] = {}
         self._out: list[Ask] = []
         self._woken: deque[_Bell | _TaskAsk] = deque()
         self._waking = False
@@ -224,7 +224,7 @@ class Home:
 
     def _read_too(self, link: Link | None) -> None:
         """Have the loop read the connection whenever the engine does not: that spares two switches of threads."""
-        self._read_no_more()
+        self.read_no_more()
         twin = None if link is None else link.watched()
         if twin is None:
             return
@@ -239,11 +239,12 @@ class Home:
     def _readable(self) -> None:
         link = self._link
         if link is None or link.ended:
-            self._read_no_more()
+            self.read_no_more()
         else:
             link.read_here()
 
-    def _read_no_more(self) -> None:
+    def read_no_more(self) -> None:
+        """Leave all reading to the engine."""
         twin, self._twin, self._link, self.reads = self._twin, None, None, False
         if twin is not None:
             if not self.loop.is_closed():
@@ -281,7 +282,7 @@ class Home:
         task = current_task()
         if task is None:
             raise RuntimeError("a lease can be entered in a task only")
-        return Body(task, self.front.bodies, self.soon, record)
+        return Body(task, self.soon, record)
 
     def flag(self) -> _Flag:
         """Make what tasks wait for and any thread sets."""
@@ -292,7 +293,9 @@ class Home:
 
     def tell(self, callback: Callable[[Any], Any], argument: Any) -> None:
         """Call a user's function in the loop; what it returns is awaited in the background."""
-        self.soon(self._call, callback, argument)
+        ticket = object()
+        self._untold[ticket] = None
+        self.soon(self._call, callback, argument, ticket)
 
     def soon(self, function: Callable[..., object], *args: Any) -> None:
         """Call it in the loop, from whichever thread; not at all where that is closed."""
@@ -302,22 +305,30 @@ class Home:
             else:
                 self.loop.call_soon_threadsafe(function, *args)
 
-    def _call(self, callback: Callable[[Any], Any], argument: Any) -> None:
-        result = callback(argument)
-        if asyncio.iscoroutine(result):
-            task = self.loop.create_task(result)
-            self.callbacks.add(task)
-            task.add_done_callback(self.callbacks.discard)
+    def _call(self, callback: Callable[[Any], Any], argument: Any, ticket: object) -> None:
+        result = None
+        try:
+            result = callback(argument)
+        finally:
+            if asyncio.iscoroutine(result):
+                task = self._untold[ticket] = self.loop.create_task(result)
+                task.add_done_callback(lambda _: self._untold.pop(ticket, None))
+            else:
+                self._untold.pop(ticket, None)
+
+    async def forever(self) -> None:
+        """Wait until the process ends."""
+        await self.loop.create_future()
 
     def has_told(self) -> bool:
         """True if callbacks have ended, but for those that wait for the end themselves."""
-        return self.loop.is_closed() or all(task in closers for task in snapshot(self.callbacks))
+        return not self.loop.is_running() or all(task in closers for task in snapshot(self._untold.values()))
 
     # -- the end ----------------------------------------------------------------------------------
 
     def detach(self) -> None:
         """Leave the loop; in it, or when it does not run."""
-        self._read_no_more()
+        self.read_no_more()
         if self.loop is _get_running_loop():
             with contextlib.suppress(StopIteration, RuntimeError):
                 self._guest.aclose().send(None)
@@ -331,8 +342,6 @@ class AioFront(Front):
     loop_file = asyncio.events.__file__
 
     def _begin(self, client_id: str) -> None:
-        #: Blocks under leases.
-        self.bodies: dict[Body, LeaseRecord] = {}
         #: Tasks that wait for each other here, or are about to.
         self.turning: set[int] = set()
         #: By the tokens of what tasks are acquiring, what gives it back.
@@ -512,11 +521,9 @@ class AioFront(Front):
     def has_told(self, record: LeaseRecord) -> bool:
         """True if its blocks and callbacks have ended, but for those that wait for the end themselves."""
         home: Home | None = record.home
-        if home is None or home.loop.is_closed():
+        if home is None or not home.loop.is_running():
             return True
-        return home.has_told() and not any(
-            held is record and body.task not in closers for body, held in snapshot(self.bodies.items())
-        )
+        return home.has_told() and all(block.task in closers for block in record.blocks)
 
     def closed_error(self, error: HoldfastError | None = None) -> BaseException:
         """`ClientClosed`, or that error; a cancellation at the interpreter's end."""
@@ -582,13 +589,15 @@ class AioFront(Front):
 
     async def end_here(self) -> None:
         """At the end of the running loop: tell those who hold in it, and release what they held."""
-        ended = self._end(self.home)
+        home = self.home
+        ended = self._end(home)
         until = clock() + TOLD_S
         while not all(map(self.has_told, ended)) and clock() < until:
             await asyncio.sleep(0.001)
-        with contextlib.suppress(TimeoutError, RequestFailed):
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_MAX_S):
-                await asyncio.gather(*(self.run(record.release()) for record in ended))
+                await asyncio.gather(*(self.run(record.release()) for record in ended), return_exceptions=True)
+        home.read_no_more()
 
     def after_fork(self) -> None:
         """As that of `Front`; the child has a client of its own."""

@@ -22,22 +22,16 @@ closers: dict[asyncio.Task[Any], list[Callable[[], object]]] = {}
 class Body:
     """A block that runs under a lease, in a task that is cancelled when the lease is lost.
 
-    `bodies`: those of the client, with their leases; `soon`: calls something in the loop of the task, from any thread.
+    `soon` calls something in the loop of the task, from any thread.
     """
 
-    __slots__ = ("_bodies", "_cancelled", "_cancelling", "_open", "_soon", "task")
+    __slots__ = ("_cancelled", "_cancelling", "_open", "_soon", "record", "task")
 
-    def __init__(
-        self,
-        task: asyncio.Task[Any],
-        bodies: dict[Body, LeaseRecord],
-        soon: Callable[..., None],
-        record: LeaseRecord,
-    ) -> None:
+    def __init__(self, task: asyncio.Task[Any], soon: Callable[..., None], record: LeaseRecord) -> None:
         self.task = task
-        self._bodies = bodies
         self._soon = soon
-        bodies[self] = record
+        self.record = record
+        record.blocks += (self,)
         self._cancelling = task.cancelling()
         self._cancelled = False
         self._open = True
@@ -64,7 +58,8 @@ class Body:
     def leave(self) -> bool:
         """End the block; returns whether a cancellation that comes out of it is ours alone."""
         self._open = False
-        self._bodies.pop(self, None)
+        record = self.record
+        record.blocks = tuple([block for block in record.blocks if block is not self])
         return self._cancelled and self.task.uncancel() <= self._cancelling
 
 
