@@ -18,7 +18,6 @@ from holdfast._api.acquirable import AcquirableBase
 from holdfast._async.lifecycle import Session
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
-from holdfast._core.lease_cache import CachedLease
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
@@ -66,9 +65,8 @@ class Acquirable(AcquirableBase, Generic[L]):
             lease._entries += (None,)  # not a call, after which a signal handler could raise
             return lease  # type: ignore[no-any-return]
         token = self._new_token(driver, me, mark)
-        kept = None if self._kept_as is None else driver.lease_cache.get(self._kept_as)
-        if kept is not None:
-            lease = self._begin_again(driver, kept, token, owners, code, offset)
+        if self._kept_as is not None:
+            lease = self._begin_again(driver, self._kept_as, token, owners, code, offset)
             if lease is not None:
                 return lease  # type: ignore[no-any-return]
         turn: LocalWaiter | None = None
@@ -248,9 +246,12 @@ class Acquirable(AcquirableBase, Generic[L]):
     # -- the lease --------------------------------------------------------------------------------
 
     def _begin_again(
-        self, driver: AioFront, kept: CachedLease, token: str, owners: Owners, code: CodeType, offset: int
+        self, driver: AioFront, key: str, token: str, owners: Owners, code: CodeType, offset: int
     ) -> L | None:
-        """The lease, of what this client has kept; None where that was taken just now."""
+        """The lease, of what this client has kept; None where there is nothing, or it was taken just now."""
+        kept = driver.lease_cache.get(key)
+        if kept is None:
+            return None
         record: LeaseRecord | None = None
         report: Any = None
         try:

@@ -14,12 +14,10 @@ import asyncio
 import contextlib
 import itertools
 import os
-import socket
 import sys
 import weakref
 from asyncio import _get_running_loop, current_task
-from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -34,13 +32,13 @@ from holdfast._core.tenure import LocalWaiter, TenureLease
 from holdfast._core.tokens import owner_of
 from holdfast._core.waiting import Acquisition, Busy, Grant, released
 from holdfast._engine.client import Prepared
-from holdfast._engine.link import Link
 from holdfast._engine.operation import Abandoned, Operation
 from holdfast._engine.pack import PreparedRequest
-from holdfast._engine.requests import Ask, Later
+from holdfast._engine.requests import Later
 from holdfast._engine.server import Server
 from holdfast._front.base import SOON_S, Front, Start
-from holdfast._front.bodies import Body, closers
+from holdfast._front.bodies import closers
+from holdfast._front.home import Bell, Home, TaskAsk
 from holdfast._runtime.clock import clock
 from holdfast.errors import ClientClosed, ConfigurationError, HoldfastError
 
@@ -99,239 +97,6 @@ def has_ended(number: int) -> bool:
     """True if the task of that number can leave no block any more."""
     task = _numbers.task(number)
     return task is None or task.done()
-
-
-class _Bell:
-    """Wakes a task, from any thread."""
-
-    __slots__ = ("_home", "future")
-
-    def __init__(self, home: Home) -> None:
-        self._home = home
-        self.future: asyncio.Future[None] = home.loop.create_future()
-
-    def ring(self) -> None:
-        if _get_running_loop() is self._home.loop:
-            self.wake()
-        else:
-            self._home.wake_soon(self)
-
-    def wake(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
-
-
-class _TaskAsk(Ask):
-    """One that a task waits for."""
-
-    __slots__ = ("_home", "future", "may_lie")
-
-    def __init__(self, prepared: PreparedRequest, token: str, deadline: float, home: Home) -> None:
-        super().__init__(prepared, token, deadline)
-        self._home = home
-        self.future: asyncio.Future[None] = home.loop.create_future()
-        #: Read by the loop, or by the engine where that is late.
-        self.may_lie = home.reads
-
-    def end(self, reply: Any, failure: RequestFailed | None) -> None:
-        """In whatever thread has read it."""
-        if self.outcome is None:
-            self.outcome = reply, failure
-            if _get_running_loop() is self._home.loop:
-                self.wake()
-            else:
-                self._home.wake_soon(self)
-
-    def wake(self) -> None:
-        """In its loop."""
-        if not self.future.done():
-            self.future.set_result(None)
-
-
-class _Flag:
-    """What `asyncio.Event` is; set by any thread."""
-
-    __slots__ = ("_bells", "_home", "_is_set")
-
-    def __init__(self, home: Home) -> None:
-        self._home = home
-        self._bells: dict[int, _Bell] = {}
-        self._is_set = False
-
-    def is_set(self) -> bool:
-        """True if the flag is set."""
-        return self._is_set
-
-    def set(self) -> None:
-        """Set it, and wake those that wait for it."""
-        self._is_set = True
-        for bell in snapshot(self._bells.values()):
-            bell.ring()
-
-    async def wait_s(self, timeout_s: float | None) -> bool:
-        """Wait until it is set; whether it is."""
-        bell = _Bell(self._home.front.home)
-        self._bells[id(bell)] = bell
-        try:
-            if not self._is_set:
-                async with asyncio.timeout(timeout_s):
-                    await bell.future
-        except TimeoutError:
-            pass
-        finally:
-            self._bells.pop(id(bell), None)
-        return self._is_set
-
-
-class Home:
-    """What a client has in one event loop."""
-
-    def __init__(self, front: AioFront, loop: asyncio.AbstractEventLoop) -> None:
-        self.front = front
-        self.loop = loop
-        #: Callbacks that have not ended, and the tasks that await what they return.
-        self._untold: dict[object, asyncio.Task[Any] | None] = {}
-        self._out: list[Ask] = []
-        self._woken: deque[_Bell | _TaskAsk] = deque()
-        self._waking = False
-        #: The connection that the loop reads, too, by which socket, and whether it can.
-        self._link: Link | None = None
-        self._twin: socket.socket | None = None
-        self.reads = False
-        self._guest = _end_with_the_loop(weakref.ref(front), loop)
-        # Where a loop is run by those who close its generators at its end, this one ends what is held there.
-        with contextlib.suppress(StopIteration):
-            self._guest.asend(None).send(None)
-
-    # -- asking -----------------------------------------------------------------------------------
-
-    def put(self, server: Server, ask: Ask) -> None:
-        """Send it with what others ask for in this turn of the loop."""
-        if not self._out:
-            self.loop.call_soon(self._flush, server)
-        self._out.append(ask)
-
-    def _flush(self, server: Server) -> None:
-        out = self._out
-        try:
-            server.put_all(out)
-            out.clear()
-            if server.link is not self._link:
-                self._read_too(server.link)
-        except BaseException:  # a signal handler: once more, since what was sent twice counts once
-            self.loop.call_soon(self._flush, server)
-            raise
-
-    def _read_too(self, link: Link | None) -> None:
-        """Have the loop read the connection whenever the engine does not: that spares two switches of threads."""
-        self.read_no_more()
-        twin = None if link is None else link.watched()
-        if twin is None:
-            return
-        try:
-            self.loop.add_reader(twin, self._readable)
-        except NotImplementedError:
-            twin.close()  # a loop that watches no sockets
-        else:
-            self._twin, self.reads = twin, True
-        self._link = link
-
-    def _readable(self) -> None:
-        link = self._link
-        if link is None or link.ended:
-            self.read_no_more()
-        else:
-            link.read_here()
-
-    def read_no_more(self) -> None:
-        """Leave all reading to the engine."""
-        twin, self._twin, self._link, self.reads = self._twin, None, None, False
-        if twin is not None:
-            if not self.loop.is_closed():
-                self.loop.remove_reader(twin)
-            twin.close()
-
-    def wake_soon(self, bell: _Bell | _TaskAsk) -> None:
-        """By another thread."""
-        self._woken.append(bell)
-        if not self._waking:
-            self._waking = True
-            try:
-                self.loop.call_soon_threadsafe(self._wake)
-            except RuntimeError:
-                self._woken.clear()  # the loop is closed; its tasks end as garbage, and give back what they asked for
-                self._waking = False
-
-    def _wake(self) -> None:
-        self._waking = False  # first: what comes from now on wakes the loop again
-        woken = self._woken
-        while woken:
-            woken.popleft().wake()
-
-    def left_over(self) -> list[Ask]:
-        """Take what was not sent before the loop stopped."""
-        if self.loop.is_running():
-            return []
-        out, self._out = self._out, []
-        return out
-
-    # -- telling ----------------------------------------------------------------------------------
-
-    def enter(self, record: LeaseRecord) -> Body:
-        """Begin a block under that lease, which is cancelled when that is lost."""
-        task = current_task()
-        if task is None:
-            raise RuntimeError("a lease can be entered in a task only")
-        return Body(task, self.soon, record)
-
-    def flag(self) -> _Flag:
-        """Make what tasks wait for and any thread sets."""
-        return _Flag(self)
-
-    def prepare(self) -> None:
-        """There will be something to tell: the loop does that."""
-
-    def tell(self, callback: Callable[[Any], Any], argument: Any) -> None:
-        """Call a user's function in the loop; what it returns is awaited in the background."""
-        ticket = object()
-        self._untold[ticket] = None
-        self.soon(self._call, callback, argument, ticket)
-
-    def soon(self, function: Callable[..., object], *args: Any) -> None:
-        """Call it in the loop, from whichever thread; not at all where that is closed."""
-        with contextlib.suppress(RuntimeError):
-            if _get_running_loop() is self.loop:
-                self.loop.call_soon(function, *args)
-            else:
-                self.loop.call_soon_threadsafe(function, *args)
-
-    def _call(self, callback: Callable[[Any], Any], argument: Any, ticket: object) -> None:
-        result = None
-        try:
-            result = callback(argument)
-        finally:
-            if asyncio.iscoroutine(result):
-                task = self._untold[ticket] = self.loop.create_task(result)
-                task.add_done_callback(lambda _: self._untold.pop(ticket, None))
-            else:
-                self._untold.pop(ticket, None)
-
-    async def forever(self) -> None:
-        """Wait until the process ends."""
-        await self.loop.create_future()
-
-    def has_told(self) -> bool:
-        """True if callbacks have ended, but for those that wait for the end themselves."""
-        return not self.loop.is_running() or all(task in closers for task in snapshot(self._untold.values()))
-
-    # -- the end ----------------------------------------------------------------------------------
-
-    def detach(self) -> None:
-        """Leave the loop; in it, or when it does not run."""
-        self.read_no_more()
-        if self.loop is _get_running_loop():
-            with contextlib.suppress(StopIteration, RuntimeError):
-                self._guest.aclose().send(None)
 
 
 class AioFront(Front):
@@ -406,7 +171,7 @@ class AioFront(Front):
         except BaseException:
             protocol.close()
             raise
-        bell = _Bell(home)
+        bell = Bell(home)
         operation = Operation(
             self.client, protocol, lambda: bell.ring(), None if undo is None else partial(_undo, undo)
         )
@@ -414,7 +179,7 @@ class AioFront(Front):
             self.engine.call(operation.begin)
             while not operation.over:
                 await bell.future
-                bell = _Bell(home)
+                bell = Bell(home)
                 while operation.chores:
                     await self._do(*operation.chores.popleft())
         except BaseException:
@@ -451,7 +216,7 @@ class AioFront(Front):
         behind = self.client.releasing.before(first.key)
         asked_at = clock()
         home = self.home
-        ask = _TaskAsk(first, token, asked_at + self._patience_s(first, timeout_s), home)
+        ask = TaskAsk(first, token, asked_at + self._patience_s(first, timeout_s), home)
         home.put(server, ask)
         try:
             await ask.future
@@ -477,7 +242,7 @@ class AioFront(Front):
             report.queued()
         if ttl_ms > 1000 * SOON_S and (timeout_s is None or timeout_s > SOON_S):
             home = self.home
-            bell = _Bell(home)
+            bell = Bell(home)
             turn.bell = bell.ring
             late = home.loop.call_later(SOON_S, bell.wake)
             try:
@@ -502,7 +267,7 @@ class AioFront(Front):
         if not server.is_open:
             return await self.run(self._releases(record, first))
         home = self.home
-        ask = _TaskAsk(first, record.token, clock() + first.request_timeout_s, home)
+        ask = TaskAsk(first, record.token, clock() + first.request_timeout_s, home)
         home.put(server, ask)
         await ask.future
         outcome = ask.outcome
@@ -563,7 +328,7 @@ class AioFront(Front):
     async def close(self) -> None:
         """End what waits, tell those who hold, release what they held; wait for that. Idempotent."""
         home = self.home
-        bell = _Bell(home)
+        bell = Bell(home)
         me = asyncio.current_task()
         assert me is not None
         outermost = me not in closers
@@ -621,13 +386,3 @@ async def _undone(protocol: Protocol[Any]) -> None:
     """Let it give back what its caller has left."""
     with contextlib.suppress(Abandoned, RequestFailed):
         await protocol
-
-
-async def _end_with_the_loop(ref: weakref.ref[AioFront], loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
-    """Ends what is held in an event loop when that ends."""
-    try:
-        yield
-    finally:
-        front = ref()
-        if front is not None and not front.closed and loop is _get_running_loop():
-            await front.end_here()
