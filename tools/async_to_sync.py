@@ -44,7 +44,7 @@ PACKAGE = ROOT / "src" / "holdfast"
 #: Where an `_async` is beside a `_sync`.
 PACKAGES = (PACKAGE, PACKAGE / "compat" / "redis")
 
-#: Modules of both packages that are written by hand; all others are generated.
+#: What is no text of its own: all other modules are generated.
 BY_HAND = frozenset({"__init__.py"})
 
 #: Names for threads alone, by their module: a task is cancelled.

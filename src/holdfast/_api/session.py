@@ -1,7 +1,7 @@
 """What locks know of the client that made them: where to ask, under which names, and who owns what.
 
 Locks know the session and not the client, which knows them all: that is what keeps the imports free of circles. How a
-session begins and ends, each API says for itself (`lifecycle.py`).
+session begins and ends is in `lifecycle.py`.
 """
 
 from __future__ import annotations

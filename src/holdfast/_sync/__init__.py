@@ -1,1 +1,1 @@
-"""The threads API. Generated from `_async` by `tools/async_to_sync.py`, but for `loss`, `kernel` and `lifecycle`."""
+"""The threads API. Generated from `_async` by `tools/async_to_sync.py`."""
