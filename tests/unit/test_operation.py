@@ -220,3 +220,13 @@ def test_without_anything_to_give_back_an_abandoned_result_is_dropped() -> None:
     operation.abandon(lambda act: None)
     runner.go()
     assert operation.result == 1 and not operation.over and not runner.tasks
+
+
+def test_who_leaves_between_its_beginning_and_its_first_step_has_the_protocol_clean_up() -> None:
+    """Acts of callers come first in a turn of the engine, so the leaving overtakes that step."""
+    played = Played()
+    begin, args = played.runner.acts.popleft()
+    begin(*args)
+    played.operation.abandon(lambda leave: leave())
+    played.runner.go()
+    assert played.seen == ["left"] and not played.runner.tasks and not played.operation.over
