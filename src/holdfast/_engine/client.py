@@ -251,4 +251,5 @@ class Client(Agent):
         """Close its connections, and leave the engine."""
         for server in self.topology.nodes():
             server.close()
+        self.engine.soon(self.abandon)  # what pauses between its tries has nothing to try any more
         self.engine.leave(self)
