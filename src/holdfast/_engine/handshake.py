@@ -34,8 +34,9 @@ class UnfitServer(Exception):
 
 
 def is_tls(connection: object) -> bool:
-    """True if a connection of a client library is to be encrypted."""
-    return "SSL" in type(connection).__name__ or any("SSL" in base.__name__ for base in type(connection).__mro__)
+    """True if a connection of a client library, or one of that class, is to be encrypted."""
+    kind = connection if isinstance(connection, type) else type(connection)
+    return any("SSL" in base.__name__ for base in kind.__mro__)
 
 
 def late(node: str, seconds: float | None, *, tls: bool = False) -> RequestFailed:
