@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 from typing import Any
@@ -31,8 +32,13 @@ def locks_and_frees(client: Any, name: str) -> None:
             await (await waiting).release()
         assert await client.ping()
         await client.aclose()
+        pool = client.connection_pool
+        await pool.disconnect()
+        for sentinel in pool.sentinel_manager.sentinels if hasattr(pool, "sentinel_manager") else ():
+            await sentinel.connection_pool.disconnect()
 
     asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+    gc.collect()  # it complains of what was left open
 
 
 def client_with(kind: Any, server: embedded.Server, **options: Any) -> Any:
