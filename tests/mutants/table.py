@@ -58,8 +58,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "a reply is for the last that asked",
             LINK,
-            "ends.append((pending.popleft(), reply, None))",
-            "ends.append((pending.pop(), reply, None))",
+            "ends.append((pending[0], reply, None))",
+            "ends.append((pending[-1], reply, None))",
         ),
         (
             "a reply that comes too late is for the next that asked",
@@ -71,14 +71,14 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "a connection that is silent is used on",
             LINK,
-            "(self._midway or clock() - self._heard_at >= SILENCE_S)",
+            "(self._midway or silent_s >= SILENCE_S)",
             "False",
         ),
         (
             "a connection that is not used any more is closed with replies to come",
             LINK,
-            "        if not self._pending:\n            self._engine.soon(self.close)\n\n    def close",
-            "        self._engine.soon(self.close)\n\n    def close",
+            "busy = self._pending or self._queue",
+            "busy = self._queue",
         ),
         (
             "a server that has become a replica is used on",
@@ -89,7 +89,7 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "a script that is not known is an error",
             LINK,
-            'if said.startswith("NOSCRIPT") and request.script is not None:',
+            'if failure is not None and failure.kind == "NOSCRIPT" and request.script is not None:',
             "if False:",
         ),
         (
@@ -107,20 +107,20 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "a reply too many is passed over",
             LINK,
-            "        if not pending:\n            return self._too_much(ends)",
+            "        if not pending:\n            return self._too_much()",
             "        if not pending:\n            return None",
         ),
         (
             "half a reply too many is passed over",
             LINK,
-            "if midway and not pending and not self._subscribes:",
+            "if midway and not pending and not (was_midway or self._may_begin(data)):",
             "if False:",
         ),
         (
             "what was under way when the connection ended counts as not executed",
             LINK,
-            "request.end(None, failure.again(maybe_executed=True))",
-            "request.end(None, failure.again(maybe_executed=False))",
+            "request.end(None, self._failure.again(maybe_executed=True))",
+            "request.end(None, self._failure.again(maybe_executed=False))",
         ),
         (
             "what the socket has not taken is not sent",
@@ -131,8 +131,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "what is behind a thread that is held up is not sent by another connection",
             LINK,
-            "            self.server.take_over(waiting)",
-            "            pass",
+            "        self.server.take_over(waiting)",
+            "        pass",
         ),
         (
             "who leads does not look whether its request was sent",
@@ -158,7 +158,12 @@ _ENGINE: tuple[Mutant, ...] = tuple(
             "elif self._led or (not self._subscribes and self._is_quiet()):",
             "elif self._led or self._is_quiet():",
         ),
-        ("no one is told that no messages come any more", LINK, "            on_deaf()", "            pass"),
+        (
+            "no one is told that no messages come any more",
+            LINK,
+            "            self._engine.soon(on_deaf)",
+            "            pass",
+        ),
         (
             "acquires go before the releases that come with them",
             LINK,
@@ -205,7 +210,7 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "a protocol goes on whose caller has left",
             OPERATION,
-            "            self._runner.interrupt(self._task, Abandoned())",
+            "            self._runner.interrupt(task, Abandoned())",
             "            pass",
         ),
         (
@@ -214,7 +219,12 @@ _ENGINE: tuple[Mutant, ...] = tuple(
             "        if not self._claims:",
             "        if False:",
         ),
-        ("a sleeping loop is not woken", LOOP, "                bell.ring()", "                pass"),
+        (
+            "a sleeping loop is not woken",
+            LOOP,
+            "                try:\n                    bell.ring()",
+            "                try:\n                    pass",
+        ),
         (
             "a timer that was forgotten is called",
             LOOP,
@@ -232,8 +242,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "what is submitted while the loop ends is not done",
             LOOP,
-            "if self._acts or self._soon or self._clients:\n                self.thread = thread\n                return False",
-            "if False:\n                return False",
+            'if self._acts and self._running.setdefault("", me) is me:',
+            "if False:",
         ),
     )
 )

@@ -212,25 +212,21 @@ def test_what_is_submitted_while_it_ends_is_done() -> None:
     eventually(lambda: engine.thread is None)
 
 
-def test_what_is_submitted_at_the_end_of_its_last_turn_is_done() -> None:
+def test_what_is_submitted_while_it_ends_for_good_is_done() -> None:
     found: list[int] = []
-    engine = Engine()
+
+    class Ending(Engine):
+        def _tear_down(self) -> None:
+            super()._tear_down()
+            if not found:
+                self.call(found.append, 1)
+
+    engine = Ending()
     client = object()
     engine.enter(client)
-
-    class Link:
-        def ready(self, mask: int) -> None:
-            raise AssertionError
-
-        def flush(self) -> None:
-            engine.call(found.append, 1)
-
-    def last() -> None:
-        engine.flush(Link())
-        engine.leave(client)
-
-    engine.call(last)
+    engine.call(engine.leave, client)
     eventually(lambda: found == [1])
+    eventually(lambda: engine.thread is None)
 
 
 def test_where_no_thread_can_be_started_those_who_wait_do_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
