@@ -125,7 +125,7 @@ def test_a_dropped_client_is_closed_though_no_thread_can_be_started(
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork with threads, which is what this is about
 def test_clients_dropped_in_a_child_are_closed_though_the_parent_was_closing_its_own(server: embedded.Server) -> None:
-    """What closes them in the parent is not in the child."""
+    """The child does not have what closes them in the parent."""
     parents = holdfast.connect(server.url)
     parents.lock(servers.unique()).acquire()
     del parents
