@@ -60,15 +60,14 @@ class Acquirable(AcquirableBase, Generic[L]):
         driver = session.driver
         me = driver.me()
         owners = tuple([(kind, me) for kind in self._owned_as]) if me else ()  # 0: owners cannot be told apart
-        lease: Any = self._held_by(owners)
-        if lease is not None:
+        if (lease := self._held_by(owners)) is not None:
             lease._entries += (None,)  # not a call, after which a signal handler could raise
             return lease  # type: ignore[no-any-return]
         token = self._new_token(driver, me, mark)
         if self._kept_as is not None:
             lease = self._begin_again(driver, self._kept_as, token, owners, code, offset)
             if lease is not None:
-                return lease  # type: ignore[no-any-return]
+                return lease
         turn: LocalWaiter | None = None
         record: LeaseRecord | None = None
         got: TenureLease | Grant | Busy | None = None
