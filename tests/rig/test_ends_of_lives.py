@@ -44,7 +44,7 @@ def test_a_process_that_does_not_run_has_more_time() -> None:
         (3, "sys.exit", "", True),
         (0, "sys.exit", "", False),
         (None, "return", "", False),
-        (0, "return", "Exception in thread holdfast-watchdog:\nTraceback (most recent call last):\n", False),
+        (0, "return", "Exception in thread holdfast:\nTraceback (most recent call last):\n", False),
         (0, "without close()", "Task was destroyed but it is pending!\n", False),
         (0, "return", "sys:1: RuntimeWarning: coroutine 'x' was never awaited\n", False),
         (
