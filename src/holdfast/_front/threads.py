@@ -85,7 +85,8 @@ class ThreadsFront(Front):
         if self.engine.pid != os.getpid():
             forked()
         if cancel is not None and cancel.is_set():
-            protocol.close()
+            if not callable(protocol):
+                protocol.close()
             raise Cancelled
         bell = silent_bell()
         stop = partial(ring, bell)
