@@ -153,7 +153,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("asyncio", "embedded", "errors", "fencing", "testing"):
+    if name in ("asyncio", "embedded", "errors", "fencing", "testing", "trio"):
         return _lazily(f"holdfast.{name}")
     if name in __all__:
         value = globals()[name] = getattr(_lazily(f"holdfast.{_HOME.get(name, 'errors')}"), name)

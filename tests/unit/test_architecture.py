@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +97,7 @@ _CLIENTS = frozenset({"redis", "valkey", "hiredis"})
 _ANY = frozenset({"*"})
 _FACTS = frozenset({"errors", "events", "lease"}) & {path.stem for path in (ROOT / "src" / "holdfast").glob("*.py")}
 _PUBLIC = frozenset(
-    {"", "asyncio", "embedded", "fencing", "interrupting", "testing", "prometheus", "opentelemetry", *_FACTS}
+    {"", "asyncio", "trio", "embedded", "fencing", "interrupting", "testing", "prometheus", "opentelemetry", *_FACTS}
 )
 
 #: The rooms of the package, by their top-level names.
@@ -107,7 +108,7 @@ PACKAGE: dict[str, Room] = {
     "_runtime": Room(_FACTS | {"_core"}),
     "_reports": Room(_FACTS | {"_core", "_runtime"}),
     "_engine": Room(_FACTS | {"_core", "_lua", "_runtime", "_reports"}, _CLIENTS),
-    "_front": Room(_FACTS | {"_core", "_runtime", "_reports", "_engine"}),
+    "_front": Room(_FACTS | {"_core", "_runtime", "_reports", "_engine"}, frozenset({"trio"})),
     "_api": Room(_FACTS | {"_core", "_runtime", "_engine"}, _CLIENTS),
     "_async": Room(_FACTS | {"_core", "_runtime", "_reports", "_engine", "_front", "_api"}),
     "_sync": Room(
@@ -115,6 +116,7 @@ PACKAGE: dict[str, Room] = {
     ),
     "": Room(_FACTS | {"_api", "_sync", "_runtime.lazily", "_runtime.cancel", "_reports.observing", "asyncio"}),
     "asyncio": Room(_FACTS | {"_api", "_async", "_reports.observing"}),
+    "trio": Room(frozenset({"asyncio"}), frozenset({"trio"})),
     "embedded": Room(_FACTS),
     "prometheus": Room(_PUBLIC | {"_api.labels"}, frozenset({"prometheus_client"})),
     "opentelemetry": Room(_PUBLIC | {"_api.labels"}, frozenset({"opentelemetry"})),
@@ -194,6 +196,13 @@ IN_PACKAGE = [each for each in MODULES if each[0].split(".")[0] == "holdfast"]
 @pytest.mark.parametrize("module, path, is_package", IN_PACKAGE, ids=[name for name, _, _ in IN_PACKAGE])
 def test_arrows_between_rooms(module: str, path: Path, is_package: bool) -> None:
     assert not violations(path.read_text(encoding="utf-8"), module, is_package=is_package)
+
+
+def test_trio_is_needed_under_trio_alone() -> None:
+    needed = {
+        module for module, path, _ in IN_PACKAGE if re.search(r"^ *(import|from) trio\b", path.read_text("utf-8"), re.M)
+    }
+    assert needed == {"holdfast.trio", "holdfast._front.trio_loop"}
 
 
 @pytest.mark.parametrize("name", sorted(ROOMS))

@@ -328,7 +328,7 @@ class Lease:
     def _acquired_at(self) -> str:
         code, offset = self._where, self._offset
         # sync-drop
-        if code.co_filename == self._driver.loop_file:
+        if code.co_filename == self._home.loop.starter:
             return "the start of a task"  # acquire() is itself what the task runs
         return line_of(code, offset)
 
@@ -359,7 +359,7 @@ class Lease:
             # An inner block of a reentrant lock. No call is in between, after which a signal handler could raise.
             try:
                 # sync-drop
-                self._end_body()
+                self._end_body(error)
                 del self._entries[-1]
                 block[:] = (None,)
                 return
@@ -371,9 +371,13 @@ class Lease:
     async def _exit(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # sync-drop
-        ours = self._end_body()
         record = self._record
+        # sync-drop
+        try:
+            ours = self._end_body(error)
+        except BaseException:
+            self._abandon()
+            raise
         if record.state is LeaseState.RELEASED:
             return
         if error is None:
@@ -381,10 +385,10 @@ class Lease:
                 raise self._ended("release()")
             return
         # sync-drop
-        if ours and self._record.state is LeaseState.LOST and isinstance(error, self._driver.Cancelled):
+        if ours and record.state is LeaseState.LOST:
             self._unwatch()
             if self._driver.exiting:
-                await self._home.forever()  # a daemon thread, which would print what it ends with
+                await self._home.loop.forever()  # a daemon thread, which would print what it ends with
             raise self._ended("async with") from error
         try:
             await self._release()
@@ -406,9 +410,11 @@ class Lease:
         self._bodies.append(self._driver.home.enter(self._record))
 
     # sync-drop
-    def _end_body(self) -> bool:
+    def _end_body(self, error: BaseException | None) -> bool:
         """End the block of this task, or else the innermost; as `Body.leave`."""
-        return bool(self._bodies) and innermost(self._bodies).leave()
+        if not self._bodies:
+            return False
+        return innermost(self._bodies, self._driver.task()).leave(error)
 
     def _not_entered(self) -> None:
         self._abandon()

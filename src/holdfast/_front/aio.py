@@ -1,4 +1,4 @@
-"""How tasks of event loops wait for the engine.
+"""How tasks of event loops wait for the engine: of asyncio, and of trio.
 
 Laws: nothing here blocks a loop; however many tasks of a loop are answered at a time, that is one wake-up of it; what
 was granted to a task that has left, or whose loop runs no more, is given back.
@@ -6,6 +6,9 @@ was granted to a task that has left, or whose loop runs no more, is given back.
 Theory: one client serves any number of event loops, each by a *home*: there requests of one turn of the loop are
 collected, which are written together, tasks are woken, and losses are told. The engine reads the answers, whatever the
 loop does meanwhile: it renews, and knows of losses, while the loop computes. Those are told to the loop when it runs.
+
+What runs the calling task is found out at each call, by the loop of asyncio or the token of trio's run. So the classes
+of the asyncio API are those of trio as well, and a program on anyio need not know which one it runs on.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ import asyncio
 import contextlib
 import itertools
 import os
-import sys
 import weakref
 from asyncio import _get_running_loop, current_task
 from collections.abc import Callable
 from functools import partial
+from sys import modules
 from typing import Any, TypeVar
 
 from holdfast._core.agent.closing import TOLD_S
@@ -36,10 +39,12 @@ from holdfast._engine.operation import Abandoned, Operation
 from holdfast._engine.pack import PreparedRequest
 from holdfast._engine.requests import Later
 from holdfast._engine.server import Server
+from holdfast._front.asyncio_loop import AsyncioLoop
 from holdfast._front.base import SOON_S, Front, Start
 from holdfast._front.bodies import closers
-from holdfast._front.home import Bell, Home, TaskAsk
+from holdfast._front.home import Bell, Home, Loop, TaskAsk
 from holdfast._runtime.clock import clock
+from holdfast._runtime.lazily import lazily
 from holdfast.errors import ClientClosed, ConfigurationError, HoldfastError
 
 __all__ = ["AioFront", "Home", "has_ended"]
@@ -52,16 +57,45 @@ _NUMBERS_MAX = 10_000
 _END_MAX_S = 2.0
 
 
-class _Numbers(dict[int, tuple["weakref.ref[asyncio.Task[Any]]", int]]):
+_trio_loop: Any = None
+
+
+def _trio() -> Any:
+    """The module for trio, where that is loaded."""
+    global _trio_loop
+    if _trio_loop is None:
+        _trio_loop = lazily("holdfast._front.trio_loop")
+    return _trio_loop
+
+
+def _running() -> object:
+    """Return what runs the calling task: a loop of asyncio, the token of a run of trio, or None."""
+    loop = _get_running_loop()
+    if "trio" in modules and (loop is None or current_task(loop) is None):
+        token: object = _trio().running()
+        return loop if token is None else token
+    return loop
+
+
+def _task() -> Any:
+    """Return the task that runs; None outside of one (a callback, another thread)."""
+    try:
+        task = current_task()
+    except RuntimeError:
+        task = None  # no event loop runs here
+    return _trio().task() if task is None and "trio" in modules else task
+
+
+class _Numbers(dict[int, tuple["weakref.ref[Any]", int]]):
     """Numbers of tasks, by their ids, which may come again: a number does not."""
 
     def __init__(self) -> None:
         super().__init__()
         self._next = itertools.count(1)
         self._max = _NUMBERS_MAX
-        self._tasks: dict[int, weakref.ref[asyncio.Task[Any]]] = {}
+        self._tasks: dict[int, weakref.ref[Any]] = {}
 
-    def of(self, task: asyncio.Task[Any] | None) -> int:
+    def of(self, task: Any) -> int:
         """Return the number of that task in this process; 0 for none."""
         if task is None:
             return 0
@@ -75,7 +109,7 @@ class _Numbers(dict[int, tuple["weakref.ref[asyncio.Task[Any]]", int]]):
         self[id(task)] = ref, number
         return number
 
-    def task(self, number: int) -> asyncio.Task[Any] | None:
+    def task(self, number: int) -> Any:
         """Return the task of that number; None when it has gone."""
         ref = self._tasks.get(number)
         return None if ref is None else ref()
@@ -96,15 +130,11 @@ _numbers = _Numbers()
 def has_ended(number: int) -> bool:
     """True if the task of that number can leave no block any more."""
     task = _numbers.task(number)
-    return task is None or task.done()
+    return task is None or (task.done() if hasattr(task, "done") else _trio().is_done(task))
 
 
 class AioFront(Front):
     """What the asyncio API asks of one client."""
-
-    #: What ends a task from outside; and the file of who runs them.
-    Cancelled = asyncio.CancelledError
-    loop_file = asyncio.events.__file__
 
     def _begin(self, client_id: str) -> None:
         #: Tasks that wait for each other here, or are about to.
@@ -121,37 +151,46 @@ class AioFront(Front):
     def home(self) -> Home:
         """The home of the client in the running event loop."""
         here = self._here
-        loop = _get_running_loop()
-        if here is None or here.loop is not loop:
-            here = self._homes.get(id(loop))
-            if loop is None or here is None or here.loop is not loop:
-                here = self._enter(loop)
+        key = _running() if "trio" in modules else _get_running_loop()
+        if here is None or here.loop.key is not key:
+            here = self._homes.get(id(key))
+            if key is None or here is None or here.loop.key is not key:
+                here = self._enter(key)
             self._here = here
         return here
 
-    def _enter(self, loop: asyncio.AbstractEventLoop | None) -> Home:
-        if loop is None:
-            trio = sys.modules.get("trio")
-            running = "of trio" if trio is not None and trio.lowlevel.in_trio_run() else None
-            allowed = "one of asyncio; elsewhere use holdfast.Client in a thread, as by trio.to_thread.run_sync()"
-            raise ConfigurationError("event loop", running, allowed)
+    def _enter(self, key: Any) -> Home:
+        if key is None:
+            raise ConfigurationError("event loop", None, "one of asyncio or trio; elsewhere use holdfast.Client")
         closed = [home for home in snapshot(self._homes.values()) if home.loop.is_closed()]
         if closed:
             self._undo_for(lambda loop: loop.is_closed())
         for home in closed:
-            self._homes.pop(id(home.loop), None)
+            self._homes.pop(id(home.loop.key), None)
             home.detach()
             for record in self._end(home):
                 self.spawn(quietly(record))
-        home = self._homes[id(loop)] = Home(self, loop)
+        loop: Loop = AsyncioLoop(key) if isinstance(key, asyncio.AbstractEventLoop) else _trio().TrioLoop()
+        home = self._homes[id(key)] = Home(self, loop)
         return home
 
+    def task(self) -> Any:
+        """Return the running task; None outside of one (a callback, another thread)."""
+        return _task()
+
     def me(self) -> int:
-        """Return the number of the running task; 0 outside of one (a callback, another thread)."""
+        """Return the number of the running task; 0 outside of one."""
         try:
-            return _numbers.of(current_task())
+            task = current_task()
         except RuntimeError:
-            return 0  # no event loop runs here
+            task = None
+        return _numbers.of(_task() if task is None else task)
+
+    @property
+    def Cancelled(self) -> type[BaseException]:
+        """The exception by which the running task is ended from outside."""
+        found: type[BaseException] = self.home.loop.Cancelled
+        return found
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -244,14 +283,12 @@ class AioFront(Front):
             home = self.home
             bell = Bell(home)
             turn.bell = bell.ring
-            late = home.loop.call_later(SOON_S, bell.wake)
             try:
                 # Once: whatever else it is woken for is for the protocol to see.
                 if not turn.is_called() and not self.closed:
-                    await bell.future
+                    await home.loop.within(bell, SOON_S)
             finally:
                 turn.bell = None
-                late.cancel()
             taken = turn.take(clock()) if turn.has_the_right() and not self.closed else None
             if taken is not None:
                 return taken
@@ -292,7 +329,7 @@ class AioFront(Front):
 
     def closed_error(self, error: HoldfastError | None = None) -> BaseException:
         """`ClientClosed`, or that error; a cancellation at the interpreter's end."""
-        if self.exiting:
+        if self.exiting and _get_running_loop() is not None:
             return asyncio.CancelledError()
         return ClientClosed() if error is None else error
 
@@ -308,7 +345,7 @@ class AioFront(Front):
             if not home.loop.is_running():
                 home.detach()
 
-    def _undo_for(self, is_over: Callable[[asyncio.AbstractEventLoop], bool]) -> None:
+    def _undo_for(self, is_over: Callable[[Loop], bool]) -> None:
         """Do for loops that run no more what their tasks would do."""
         for home in snapshot(self._homes.values()):
             for ask in home.left_over() if is_over(home.loop) else ():
@@ -320,7 +357,7 @@ class AioFront(Front):
                 ask.end(None, RequestFailed("closed", "the client is closed", "", maybe_executed=True, transient=False))
         for token, undo in snapshot(self.undo.items()):
             task = _numbers.task(int(owner_of(token)))
-            if task is None or is_over(task.get_loop()):
+            if task is None or (is_over(task.get_loop()) if hasattr(task, "get_loop") else _trio().is_done(task)):
                 self.undo.pop(token, None)
                 self.asking.pop(token, None)
                 undo()
@@ -329,7 +366,7 @@ class AioFront(Front):
         """End what waits, tell those who hold, release what they held; wait for that. Idempotent."""
         home = self.home
         bell = Bell(home)
-        me = asyncio.current_task()
+        me = _task()
         assert me is not None
         outermost = me not in closers
         later = closers.setdefault(me, [])
@@ -357,11 +394,10 @@ class AioFront(Front):
         home = self.home
         ended = self._end(home)
         until = clock() + TOLD_S
-        while not all(map(self.has_told, ended)) and clock() < until:
-            await asyncio.sleep(0.001)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_END_MAX_S):
-                await asyncio.gather(*(self.run(record.release()) for record in ended), return_exceptions=True)
+        with home.loop.shield():
+            while not all(map(self.has_told, ended)) and clock() < until:
+                await home.loop.sleep(0.001)
+            await home.loop.gather([partial(self.run, quietly(record)) for record in ended], _END_MAX_S)
         home.read_no_more()
 
     def after_fork(self) -> None:

@@ -1,12 +1,10 @@
-"""Blocks of asyncio that run under a lease, and are cancelled when it is lost.
+"""Blocks of tasks that run under a lease, and are cancelled when it is lost.
 
 Law: a cancellation from elsewhere is never mistaken for that one, nor swallowed.
 """
 
 from __future__ import annotations
 
-import asyncio
-from asyncio import current_task
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,7 +14,7 @@ from holdfast._core.record import LeaseRecord, tell
 __all__ = ["Body", "closers", "innermost"]
 
 #: Tasks that wait for a client to be closed, and what is to be called when they have.
-closers: dict[asyncio.Task[Any], list[Callable[[], object]]] = {}
+closers: dict[Any, list[Callable[[], object]]] = {}
 
 
 class Body:
@@ -25,16 +23,16 @@ class Body:
     `soon` calls something in the loop of the task, from any thread.
     """
 
-    __slots__ = ("_cancelled", "_cancelling", "_open", "_soon", "record", "task")
+    __slots__ = ("_cancelled", "_open", "_soon", "record", "task")
 
-    def __init__(self, task: asyncio.Task[Any], soon: Callable[..., None], record: LeaseRecord) -> None:
+    def __init__(self, task: Any, soon: Callable[..., None], record: LeaseRecord) -> None:
         self.task = task
         self._soon = soon
         self.record = record
-        record.blocks += (self,)
-        self._cancelling = task.cancelling()
         self._cancelled = False
         self._open = True
+        self._enter()
+        record.blocks += (self,)
         if record.reason is not None:
             self.cancel("")
         else:
@@ -53,19 +51,32 @@ class Body:
                 later.append(partial(self._soon, self._cancel, reason))
             else:
                 self._cancelled = True
-                self.task.cancel("the lease is lost")
+                self._strike()
 
-    def leave(self) -> bool:
-        """End the block; returns whether a cancellation that comes out of it is ours alone."""
+    def leave(self, error: BaseException | None) -> bool:
+        """End the block, which ended with `error`; returns whether that is our cancellation, and ours alone.
+
+        Raises what is left of a group of errors without our cancellation.
+        """
         self._open = False
         record = self.record
         record.blocks = tuple([block for block in record.blocks if block is not self])
-        return self._cancelled and self.task.uncancel() <= self._cancelling
+        return self._exit(error)
+
+    # -- by the library that runs the task --------------------------------------------------------
+
+    def _enter(self) -> None:
+        raise NotImplementedError
+
+    def _strike(self) -> None:
+        """Cancel the task."""
+        raise NotImplementedError
+
+    def _exit(self, error: BaseException | None) -> bool:
+        raise NotImplementedError
 
 
-def innermost(blocks: list[Body] | None) -> Body:
-    """Take the innermost block of the running task, or else the innermost one."""
-    assert blocks
-    task = current_task()
+def innermost(blocks: list[Body], task: Any) -> Body:
+    """Take the innermost block of that task, or else the innermost one."""
     at = next((at for at in reversed(range(len(blocks))) if blocks[at].task is task), -1)
     return blocks.pop(at)

@@ -5,14 +5,12 @@ Laws: what other threads call takes no lock and never waits; a loop that is clos
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 import weakref
-from asyncio import _get_running_loop, current_task
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
@@ -23,7 +21,10 @@ from holdfast._engine.requests import Ask
 from holdfast._engine.server import Server
 from holdfast._front.bodies import Body, closers
 
-__all__ = ["Bell", "Home", "TaskAsk"]
+__all__ = ["Bell", "Home", "Loop", "TaskAsk"]
+
+#: What runs tasks: an `AsyncioLoop`, or a `TrioLoop`, which is not there without trio.
+Loop: TypeAlias = Any
 
 
 class Bell:
@@ -33,10 +34,10 @@ class Bell:
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self.future: asyncio.Future[None] = home.loop.create_future()
+        self.future = home.loop.future()
 
     def ring(self) -> None:
-        if _get_running_loop() is self._home.loop:
+        if self._home.loop.running() is self._home.loop.key:
             self.wake()
         else:
             self._home.wake_soon(self)
@@ -54,7 +55,7 @@ class TaskAsk(Ask):
     def __init__(self, prepared: PreparedRequest, token: str, deadline: float, home: Home) -> None:
         super().__init__(prepared, token, deadline)
         self._home = home
-        self.future: asyncio.Future[None] = home.loop.create_future()
+        self.future = home.loop.future()
         #: Read by the loop, or by the engine where that is late.
         self.may_lie = home.reads
 
@@ -62,7 +63,7 @@ class TaskAsk(Ask):
         """In whatever thread has read it."""
         if self.outcome is None:
             self.outcome = reply, failure
-            if _get_running_loop() is self._home.loop:
+            if self._home.loop.running() is self._home.loop.key:
                 self.wake()
             else:
                 self._home.wake_soon(self)
@@ -99,10 +100,7 @@ class Flag:
         self._bells[id(bell)] = bell
         try:
             if not self._is_set:
-                async with asyncio.timeout(timeout_s):
-                    await bell.future
-        except TimeoutError:
-            pass
+                await self._home.front.home.loop.within(bell, timeout_s)
         finally:
             self._bells.pop(id(bell), None)
         return self._is_set
@@ -111,11 +109,11 @@ class Flag:
 class Home:
     """What a client has in one event loop."""
 
-    def __init__(self, front: Any, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, front: Any, loop: Loop) -> None:
         self.front = front
         self.loop = loop
         #: Callbacks that have not ended, and the tasks that await what they return.
-        self._untold: dict[object, asyncio.Task[Any] | None] = {}
+        self._untold: dict[object, Any] = {}
         self._out: list[Ask] = []
         self._woken: deque[Bell | TaskAsk] = deque()
         self._waking = False
@@ -132,8 +130,11 @@ class Home:
 
     def put(self, server: Server, ask: Ask) -> None:
         """Send it with what others ask for in this turn of the loop."""
+        if not self.loop.collects:
+            server.put_all([ask])
+            return
         if not self._out:
-            self.loop.call_soon(self._flush, server)
+            self.loop.soon(self._flush, server)
         self._out.append(ask)
 
     def _flush(self, server: Server) -> None:
@@ -144,7 +145,7 @@ class Home:
             if server.link is not self._link:
                 self._read_too(server.link)
         except BaseException:  # a signal handler: once more, since what was sent twice counts once
-            self.loop.call_soon(self._flush, server)
+            self.loop.soon(self._flush, server)
             raise
 
     def _read_too(self, link: Link | None) -> None:
@@ -153,12 +154,10 @@ class Home:
         twin = None if link is None else link.watched()
         if twin is None:
             return
-        try:
-            self.loop.add_reader(twin, self._readable)
-        except NotImplementedError:
-            twin.close()  # a loop that watches no sockets
-        else:
+        if self.loop.watch(twin, self._readable):
             self._twin, self.reads = twin, True
+        else:
+            twin.close()
         self._link = link
 
     def _readable(self) -> None:
@@ -172,8 +171,7 @@ class Home:
         """Leave all reading to the engine."""
         twin, self._twin, self._link, self.reads = self._twin, None, None, False
         if twin is not None:
-            if not self.loop.is_closed():
-                self.loop.remove_reader(twin)
+            self.loop.unwatch(twin)
             twin.close()
 
     def wake_soon(self, bell: Bell | TaskAsk) -> None:
@@ -182,7 +180,7 @@ class Home:
         if not self._waking:
             self._waking = True
             try:
-                self.loop.call_soon_threadsafe(self._wake)
+                self.loop.from_thread(self._wake)
             except RuntimeError:
                 self._woken.clear()  # the loop is closed; its tasks end as garbage, and give back what they asked for
                 self._waking = False
@@ -204,10 +202,11 @@ class Home:
 
     def enter(self, record: LeaseRecord) -> Body:
         """Begin a block under that lease, which is cancelled when that is lost."""
-        task = current_task()
+        task = self.front.task()
         if task is None:
             raise RuntimeError("a lease can be entered in a task only")
-        return Body(task, self.soon, record)
+        body: Body = self.loop.body(task, self.soon, record)
+        return body
 
     def flag(self) -> Flag:
         """Make what tasks wait for and any thread sets."""
@@ -220,30 +219,15 @@ class Home:
         """Call a user's function in the loop; what it returns is awaited in the background."""
         ticket = object()
         self._untold[ticket] = None
-        self.soon(self._call, callback, argument, ticket)
+        self.soon(self.loop.tell, callback, argument, self._untold, ticket)
 
     def soon(self, function: Callable[..., object], *args: Any) -> None:
         """Call it in the loop, from whichever thread; not at all where that is closed."""
         with contextlib.suppress(RuntimeError):
-            if _get_running_loop() is self.loop:
-                self.loop.call_soon(function, *args)
+            if self.loop.running() is self.loop.key:
+                self.loop.soon(function, *args)
             else:
-                self.loop.call_soon_threadsafe(function, *args)
-
-    def _call(self, callback: Callable[[Any], Any], argument: Any, ticket: object) -> None:
-        result = None
-        try:
-            result = callback(argument)
-        finally:
-            if asyncio.iscoroutine(result):
-                task = self._untold[ticket] = self.loop.create_task(result)
-                task.add_done_callback(lambda _: self._untold.pop(ticket, None))
-            else:
-                self._untold.pop(ticket, None)
-
-    async def forever(self) -> None:
-        """Wait until the process ends."""
-        await self.loop.create_future()
+                self.loop.from_thread(function, *args)
 
     def has_told(self) -> bool:
         """True if callbacks have ended, but for those that wait for the end themselves."""
@@ -254,16 +238,16 @@ class Home:
     def detach(self) -> None:
         """Leave the loop; in it, or when it does not run."""
         self.read_no_more()
-        if self.loop is _get_running_loop():
+        if self.loop.running() is self.loop.key:
             with contextlib.suppress(StopIteration, RuntimeError):
                 self._guest.aclose().send(None)
 
 
-async def _end_with_the_loop(ref: weakref.ref[Any], loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
+async def _end_with_the_loop(ref: weakref.ref[Any], loop: Loop) -> AsyncGenerator[None, None]:
     """Ends what is held in an event loop when that ends."""
     try:
         yield
     finally:
         front = ref()
-        if front is not None and not front.closed and loop is _get_running_loop():
+        if front is not None and not front.closed and loop.running() is loop.key:
             await front.end_here()

@@ -46,7 +46,7 @@ class LeaseInfo:
         self.waited_s = 0.0
         self.captured: Any = None
         self.holder: Any = None
-        #: Its id and name, and the name of the asyncio task, for the log; None where it is not known.
+        #: Its id and name, and the name of the task, for the log; None where it is not known.
         self.thread: tuple[int, str] | None = None
         self.task: str | None = None
 
@@ -187,6 +187,12 @@ class Reports:
             except RuntimeError:
                 task = None
             info.task = None if task is None else task.get_name()
+        trio = sys.modules.get("trio")
+        if trio is not None and info.task is None:
+            try:
+                info.task = trio.lowlevel.current_task().name
+            except RuntimeError:
+                pass  # no task of trio
         if self._captures is not None and self._calls is not None:
             try:
                 info.captured = self._captures()
