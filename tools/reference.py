@@ -356,7 +356,8 @@ def pages() -> dict[str, str]:
             ASYNCIO,
             "Reference: holdfast.asyncio",
             "The names of [holdfast](threads.md), for asyncio: `import holdfast.asyncio`. Await the calls that talk to "
-            "the server; write `async with` and `async for`. What reads the same for threads is explained there.",
+            "the server; write `async with` and `async for`. What reads the same for threads is explained there. "
+            "`holdfast.trio` has the same classes, for trio.",
             threads,
         ),
         "modules.md": _modules,

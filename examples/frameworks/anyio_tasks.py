@@ -1,4 +1,4 @@
-"""anyio on asyncio: holdfast.asyncio. `python -m examples.frameworks.anyio_tasks`"""
+"""anyio, on asyncio or trio: holdfast.asyncio. `BACKEND=trio python -m examples.frameworks.anyio_tasks`"""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main)
+    anyio.run(main, backend=os.environ.get("BACKEND", "asyncio"))

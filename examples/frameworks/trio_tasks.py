@@ -1,4 +1,4 @@
-"""trio: the threads API, in trio's threads. `python -m examples.frameworks.trio_tasks`"""
+"""trio: holdfast.trio. `python -m examples.frameworks.trio_tasks`"""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 
 import trio
 
-import holdfast
+import holdfast.trio
 
 URL = os.environ.get("HOLDFAST_URL", "redis://localhost:6379")
 
-locks = holdfast.connect(URL)
+locks = holdfast.trio.connect(URL)
 written: list[tuple[str, int]] = []
 
 
@@ -19,15 +19,15 @@ async def write(item: str, fencing_token: int) -> None:
     written.append((item, fencing_token))
 
 
-def sell(item: str) -> None:
-    with locks.lock(f"stock:{item}").acquire(timeout=30) as lease:
-        trio.from_thread.run(write, item, lease.fencing_token)
+async def sell(item: str) -> None:
+    async with locks.lock(f"stock:{item}") as lease:
+        await write(item, lease.fencing_token)
 
 
 async def main() -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(20):
-            nursery.start_soon(trio.to_thread.run_sync, sell, "lamp")
+            nursery.start_soon(sell, "lamp")
     fences = [fence for _, fence in written]
     assert fences == sorted(set(fences)) and len(fences) == 20, "one after the other"
     print("sold")

@@ -1,4 +1,4 @@
-"""anyio on asyncio, where cancel scopes leave nothing behind; trio, with threads, and refused without them."""
+"""anyio on asyncio and on trio, where cancel scopes leave nothing behind; trio, by itself and with threads."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ import holdfast.asyncio
 from holdfast import embedded
 from tests.frameworks.programs import Programs
 
+BACKENDS = ("asyncio", "trio")
 
-def test_the_anyio_example(valkey_server: embedded.Server, tmp_path: Path) -> None:
-    said = Programs(tmp_path, HOLDFAST_URL=valkey_server.url).run("examples.frameworks.anyio_tasks")
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_anyio_example(valkey_server: embedded.Server, tmp_path: Path, backend: str) -> None:
+    said = Programs(tmp_path, HOLDFAST_URL=valkey_server.url, BACKEND=backend).run("examples.frameworks.anyio_tasks")
     assert said == "moved on\n"
 
 
@@ -23,7 +26,8 @@ def test_the_trio_example(valkey_server: embedded.Server, tmp_path: Path) -> Non
     assert said == "sold\n"
 
 
-def test_scopes_that_end_at_any_step(valkey_server: embedded.Server, unique_name: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_scopes_that_end_at_any_step(valkey_server: embedded.Server, unique_name: str, backend: str) -> None:
     """A scope cancels again at each turn of the event loop until it is left, the release included."""
     import anyio
     import anyio.lowlevel
@@ -45,7 +49,7 @@ def test_scopes_that_end_at_any_step(valkey_server: embedded.Server, unique_name
                     lease = await others.lock(unique_name, ttl=60).acquire(timeout=30)
                     await lease.release()
 
-    anyio.run(main, backend="asyncio")
+    anyio.run(main, backend=backend)
 
 
 def test_a_worker_thread_of_anyio(valkey_server: embedded.Server, unique_name: str) -> None:
@@ -111,33 +115,37 @@ def test_a_lease_belongs_to_its_thread_of_the_pool(valkey_server: embedded.Serve
 
 
 @pytest.mark.parametrize("call", ["acquire", "with", "semaphore", "locked", "close"])
-def test_trio_without_threads_is_refused(valkey_server: embedded.Server, call: str) -> None:
+def test_trio_without_threads_works(valkey_server: embedded.Server, unique_name: str, call: str) -> None:
+    """And the same client does under asyncio, before and after."""
+    import asyncio
+
     import trio
 
     locks = holdfast.asyncio.connect(valkey_server.url)
+    lock = locks.lock(unique_name)
 
     async def main() -> None:
         if call == "acquire":
-            await locks.lock("here").acquire()
+            await (await lock.acquire()).release()
         elif call == "semaphore":
-            await locks.semaphore("here", permits=2).acquire()
+            await (await locks.semaphore(unique_name, permits=2).acquire()).release()
         elif call == "locked":
-            await locks.lock("here").locked()
+            assert await lock.locked() is False
         elif call == "close":
             await locks.close()
         else:
-            async with locks.lock("here"):
-                pass
+            async with lock as lease:
+                lease.ensure_held()
 
     async def used_before() -> Any:
-        return await locks.lock("here").locked()
+        return await lock.locked()
 
-    with pytest.raises(holdfast.ConfigurationError, match=r"event loop = 'of trio'.*trio\.to_thread\.run_sync"):
-        trio.run(main)
-    import asyncio
-
-    with asyncio.Runner() as runner:  # it can still be used where it belongs
+    with asyncio.Runner() as runner:
         assert runner.run(used_before()) is False
-        with pytest.raises(holdfast.ConfigurationError, match=r"trio\.to_thread\.run_sync"):
-            trio.run(main)
+        trio.run(main)
+        if call == "close":
+            with pytest.raises(holdfast.ClientClosed):
+                runner.run(used_before())
+        else:
+            assert runner.run(used_before()) is False
         runner.run(locks.close())
