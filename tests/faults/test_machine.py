@@ -83,7 +83,7 @@ def test_16_a_bug_in_the_engines_thread_ends_nothing_else(valkey_server: embedde
             engine.call(dies)
         eventually(lambda: lease.remaining() < 1.1)
         eventually(lambda: lease.remaining() > 1.2, "it is renewed")
-        assert engine.thread is thread and thread.is_alive()
+        assert thread is not None and engine.thread is thread and thread.is_alive()
         lease.release()
 
 

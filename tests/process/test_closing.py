@@ -326,7 +326,8 @@ def test_releases_that_are_cancelled_before_their_first_step(
             driver.unwatch(lease._record)
             driver.spawn(lease._record.release())
         for server in driver.topology.nodes():
-            driver.engine.call(server._link._lost, None)
+            link: Any = server._link
+            driver.engine.call(link._lost, None)
         for task in asyncio.all_tasks() - before:
             task.cancel()
         await locks.close()

@@ -259,7 +259,7 @@ def test_a_cancel_that_comes_with_the_reply_leaves_no_dead_connection(
     valkey_server: embedded.Server, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cancel = holdfast.Cancel()
-    send = Server.send
+    send: Any = Server.send
 
     def and_then_cancelled(self: Server, *args: Any) -> Any:
         *request, answer = args
@@ -276,6 +276,6 @@ def test_a_cancel_that_comes_with_the_reply_leaves_no_dead_connection(
         with pytest.raises(holdfast.AcquireCancelled):
             locks.lock(unique_name).acquire(cancel=cancel)
         monkeypatch.undo()
-        [server] = locks._session.driver.topology.nodes()
+        server: Any = locks._session.driver.topology.nodes()[0]
         eventually(lambda: not locks.lock(unique_name).locked(), "it was given back")
         assert server._link._sock.getpeername(), "raises when it was shut down"

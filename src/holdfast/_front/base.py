@@ -99,11 +99,11 @@ class Front:
         """True if what its user does when it is lost is done."""
         raise NotImplementedError
 
-    def spawn(self, protocol: Protocol[None] | Callable[[], Protocol[None]]) -> None:
+    def spawn(self, protocol: Protocol[Any] | Callable[[], Protocol[Any]]) -> None:
         """Run it in the background. Where an exception may come between, it is made there, too."""
         self.engine.call(self._spawn, protocol)
 
-    def _spawn(self, protocol: Protocol[None] | Callable[[], Protocol[None]]) -> None:
+    def _spawn(self, protocol: Protocol[Any] | Callable[[], Protocol[Any]]) -> None:
         self.client.spawn(protocol() if callable(protocol) else protocol)
 
     def need_engine(self) -> None:
