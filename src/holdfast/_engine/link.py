@@ -25,36 +25,31 @@ one lingers for what may still come.
 
 from __future__ import annotations
 
-import re
 import select
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import repeat
 from threading import get_ident
 from typing import Any
 
-import hiredis
-
 from holdfast._core.effects import Reply
-from holdfast._core.failure import RequestFailed, refusal
+from holdfast._core.failure import RequestFailed
 from holdfast._core.mutex import EACH_MAX
-from holdfast._core.replies import Fits, expected_of, nonsense, promises_too_much
 from holdfast._core.snapshot import snapshot
 from holdfast._engine.dial import Dial, disconnect
-from holdfast._engine.limits import MISPLACED
 from holdfast._engine.loop import READ, WRITE, Timer
+from holdfast._engine.matching import Matching, is_no_reply
 from holdfast._engine.pack import Group
 from holdfast._engine.place import Place
-from holdfast._engine.pushes import Push
 from holdfast._engine.requests import Again, Ask, Bundle, Later
 from holdfast._runtime.clock import clock
 from holdfast._runtime.handlers import raised_by_handler
 from holdfast._runtime.inherited import ours
 from holdfast._runtime.waits import silent_bell
 
-__all__ = ["Link", "is_no_reply"]
+__all__ = ["Link"]
 
 #: A connection that owes replies and says nothing gets no new requests after this, s: less than requests wait for.
 SILENCE_S = 0.5
@@ -75,43 +70,21 @@ EACH_MIN = 3
 #: Read in one turn of the loop, bytes.
 _READ_MAX = 65_536
 
-_MORE = object()
-#: What may begin an array too great behind another reply.
-_VAST = re.compile(rb"\n[*~>%|][0-9]{8}")
 _POP = deque[Any].popleft
 _WANTS: tuple[type[OSError], ...] = (BlockingIOError, InterruptedError)
 
-#: A request, its reply, and why it has none.
-End = tuple[Any, Reply, RequestFailed | None]
 
-
-def is_no_reply(reply: Reply) -> bool:
-    """True of no reply: the answer to a subscription is a message."""
-    return False
-
-
-def _pieces(data: bytes) -> Iterator[bytes]:
-    """Split it before each array too great, which is refused where it is no part of another reply."""
-    begin = 0
-    for found in _VAST.finditer(data):
-        yield data[begin : found.start() + 1]
-        begin = found.start() + 1
-    yield data[begin:]
-
-
-class Link:
+class Link(Matching):
     """One connection."""
 
     def __init__(self, server: Place, *, is_inbox: bool = False) -> None:
+        super().__init__(server.name, is_inbox)
         self.server = server
-        #: Whether it is there for messages alone, without RESP3; whether messages come between its replies.
-        self._is_inbox = is_inbox
+        #: Whether messages come between its replies.
         self.pushes = False
         self._engine = server.engine
-        self._reader = hiredis.Reader(notEnoughData=_MORE)
         self._queue: deque[Any] = deque()
         self._gathered: deque[Any] = deque()
-        self._pending: deque[Any] = deque()
         #: What is left of the last piece, which the socket did not take at once.
         self._out = b""
         #: Who writes, and who reads, by one key: the thread's number in a tuple of its own.
@@ -120,8 +93,7 @@ class Link:
         #: Whether a caller reads, what it waits with, and whether it is between bytes and what they say.
         self._led = self._inside = False
         self._poll: Any = None
-        #: What was read for whom, and not handed out yet; how often something was written, and read.
-        self._ends: deque[End] = deque()
+        #: How often something was written, and read.
         self._writes = self._reads = 0
         self._is_flushed_later = False
         self._connection: Any = None
@@ -141,8 +113,6 @@ class Link:
         self.ended = self.forgotten = False
         #: Whether callers may send by themselves: it is connected, and takes new requests.
         self.is_open = False
-        #: Something was read that is no part of the last reply; and messages may come.
-        self._midway = self._subscribes = False
         self._failure: RequestFailed
         #: Called once when no more messages come by it, where some did.
         self.on_deaf: Callable[[], None] | None = None
@@ -409,7 +379,11 @@ class Link:
 
     def _is_quiet(self) -> bool:
         """True if no reply is waited for."""
-        return not self._pending or all(request.may_lie for request in snapshot(self._pending))
+        if self._pending:
+            for request in snapshot(self._pending):
+                if not request.may_lie:
+                    return False
+        return True
 
     def _watch(self, armed: bool) -> None:
         """With the seat, or in the engine."""
@@ -426,6 +400,11 @@ class Link:
             gathered.extend(map(_POP, repeat(queue, len(queue))))  # one step each, in which no signal handler comes
         except IndexError:
             pass  # the engine has taken them for another connection
+        if len(gathered) == 1:
+            request = gathered[0]
+            self._pending.append(request)
+            gathered.clear()
+            return request.packed, request.may_lie
         requests = list(gathered)
         if len(requests) >= EACH_MIN:
             requests = self._bundled(requests)
@@ -558,82 +537,17 @@ class Link:
                 return self._broken(None)
             self._heard_at = clock()
             self._reads += 1
-            for piece in (data,) if _VAST.search(data) is None else _pieces(data):
-                if (trouble := self._parse(piece)) is not None:
-                    return trouble
+            if (trouble := self._take(data)) is not None:
+                return trouble
             if not (self._is_tls and sock.pending()):  # type: ignore[attr-defined]
                 return None
         return None
 
-    def _parse(self, data: bytes) -> RequestFailed | None:
-        reader, pending, ends = self._reader, self._pending, self._ends
-        try:
-            if data.find(b"\r", 0, 9) < 0 and promises_too_much(data) and not reader.has_data():
-                raise ValueError(repr(data[:20]))
-            reader.feed(data)
-            midway = True
-            while (reply := reader.gets()) is not _MORE:
-                midway = reader.has_data()
-                if pending and (fits := pending[0].fits) is not None and fits(reply):
-                    ends.append((pending[0], reply, None))
-                    pending.popleft()
-                elif (trouble := self._match(reply)) is not None:
-                    return trouble
-            was_midway, self._midway = self._midway, midway
-            if midway and not pending and not (was_midway or self._may_begin(data)):
-                return self._too_much()
-        except Exception as error:  # of the parser, which runs out of memory for some
-            if raised_by_handler(error):
-                raise
-            return self._nonsense(f"{type(error).__name__}: {error}", None)
-        return None
+    def _heard(self, message: Reply) -> None:
+        self._engine.call(self.server.on_message, message)
 
-    def _may_begin(self, data: bytes) -> bool:
-        """True if a message may begin at the end of that piece."""
-        return self._is_inbox or (self._subscribes and (data.startswith(b">") or b"\r\n>" in data))
-
-    def _match(self, reply: Reply) -> RequestFailed | None:
-        """Find whose it is."""
-        pending, ends = self._pending, self._ends
-        if isinstance(reply, Push) or (self._is_inbox and type(reply) is list):
-            push: Any = reply
-            if pending and pending[0].fits is is_no_reply and push[:1] == [b"subscribe"]:
-                ends.append((pending[0], None, None))
-                pending.popleft()
-            else:
-                self._engine.call(self.server.on_message, reply)
-            return None
-        if not pending:
-            return self._too_much()
-        request = pending[0]
-        if reply.__class__ is hiredis.ReplyError:
-            failure = refusal(str(reply), self.server.name)
-            if failure.kind in MISPLACED:
-                self._engine.call(self.retire)
-            ends.append((request, None, failure))
-        elif request.fits is not None and not request.fits(reply):
-            return self._nonsense(repr(reply), request.fits)
-        else:
-            ends.append((request, reply, None))
-        pending.popleft()
-        return None
-
-    def _too_much(self) -> RequestFailed:
-        """More than was asked for: none of what came with it can be trusted."""
-        failure = nonsense("more than one reply", expected_of(None), self.server.name)
-        ends = [(request, None, failure.again(maybe_executed=True)) for request, _, _ in self._ends]
-        self._ends.clear()
-        self._ends.extend(ends)
-        return self._nonsense("more than one reply", None)
-
-    def _nonsense(self, said: str, fits: Fits | None) -> RequestFailed:
-        """No further reply on this connection can be trusted to be for its request."""
-        failure = nonsense(said, expected_of(fits), self.server.name)
-        if self._pending:
-            self._ends.append((self._pending[0], None, failure))
-            self._pending.popleft()
-        text = f"another answer on this connection made no sense: {failure.message}"
-        return RequestFailed("broken", text, self.server.name, maybe_executed=True, transient=True)
+    def _misplaced(self) -> None:
+        self._engine.call(self.retire)
 
     # -- times ------------------------------------------------------------------------------------
 

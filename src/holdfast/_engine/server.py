@@ -9,8 +9,9 @@ from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.replies import Fits
 from holdfast._engine.limits import INBOX_QUIET_S, INBOX_TIMEOUT_S
-from holdfast._engine.link import Link, is_no_reply
+from holdfast._engine.link import Link
 from holdfast._engine.loop import Engine
+from holdfast._engine.matching import is_no_reply
 from holdfast._engine.pack import pack_command, spelled_out
 from holdfast._engine.place import Place
 from holdfast._engine.requests import Answer, Ask, Later, Request

@@ -52,7 +52,8 @@ class Acquirable(AcquirableBase, Generic[L]):
     def _acquire(self, timeout_s: float | None, cancel: Cancel | None, frame: Any, mark: str | None = None) -> L:
         if hook.observer is not None:
             hook.observer.acquiring(self._name, self._label, timeout_s)
-        _check_cancel(cancel)
+        if cancel is not None:
+            _check_cancel(cancel)
         session = self._session
         code, offset = frame.f_code, frame.f_lasti
         del frame
@@ -304,7 +305,8 @@ def wait_turn(
     """Run the waiting for a turn that is no lease: an interruption leaves nothing in the queue."""
     driver = session.driver
     try:
-        _check_cancel(cancel)
+        if cancel is not None:
+            _check_cancel(cancel)
         if driver.closed:
             raise driver.closed_error()
         return driver.run(protocol, cancel)
@@ -322,5 +324,5 @@ def wait_turn(
 
 
 def _check_cancel(cancel: object) -> None:
-    if cancel is not None and not isinstance(cancel, Cancel):
+    if not isinstance(cancel, Cancel):
         raise ConfigurationError("cancel", cancel, "a holdfast.Cancel, or None")
