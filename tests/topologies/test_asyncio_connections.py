@@ -51,7 +51,7 @@ def test_a_class_of_the_users_own_connects_by_itself(valkey_server: embedded.Ser
 
     class Own(redis.asyncio.Connection):
         async def connect(self) -> None:
-            await asyncio.sleep(0.01)  # it may ask anybody where to
+            await asyncio.sleep(0.01)  # it may look for the address
             self.host, self.port = valkey_server.host, valkey_server.port
             await super().connect()  # type: ignore[no-untyped-call]
             made.append(self)
