@@ -204,7 +204,7 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "what was delivered and arrived nowhere is kept",
             OPERATION,
-            "        elif self.over and self.error is None:",
+            "        elif self.error is None:",
             "        elif False:",
         ),
         (

@@ -98,7 +98,9 @@ class Operation:
             self._undo()
 
     def _undo(self) -> None:
-        protocol = None if self._give_back is None else self._give_back(self.result)
+        if self._give_back is None or self.result is None:
+            return
+        protocol = self._give_back(self.result)
         if protocol is not None:
             self._runner.spawn(protocol, "give back")
 

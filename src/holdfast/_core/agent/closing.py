@@ -101,7 +101,7 @@ class Closing:
                 on_end(settled)
 
     def _hurry(self) -> None:
-        """What pauses in the background goes on."""
+        """Have go on what pauses in the background."""
         for task in list(self._others()):
             if task.waiting and type(task.effect) is Sleep:
                 self._client.resume(task, task.ticket, None)
