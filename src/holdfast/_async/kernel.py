@@ -98,7 +98,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         # sync-add:     raise cancelled from None
         except BaseException as error:
             # sync: self._undo(driver, owners, token, turn, record)
-            self._undo(driver, owners, token, turn, record, got is None and type(error) is driver.Cancelled)
+            self._undo(driver, owners, token, turn, record, got is None and isinstance(error, driver.Cancelled))
             report.failed(error)
             if type(error) is LeaseLost:
                 raise LeaseLost(self._name, error.reason, self._label) from None

@@ -187,10 +187,9 @@ class AioFront(Front):
         return _numbers.of(_task() if task is None else task)
 
     @property
-    def Cancelled(self) -> type[BaseException]:
-        """The exception by which the running task is ended from outside."""
-        found: type[BaseException] = self.home.loop.Cancelled
-        return found
+    def Cancelled(self) -> tuple[type[BaseException], ...]:
+        """The exceptions by which tasks are ended from outside. Asks for no loop: a task may end as garbage."""
+        return (asyncio.CancelledError, _trio().Cancelled) if "trio" in modules else (asyncio.CancelledError,)
 
     # -- running ----------------------------------------------------------------------------------
 

@@ -32,8 +32,6 @@ class AsyncioLoop:
     """An event loop of asyncio."""
 
     body = _AsyncioBody
-    #: What ends a task from outside.
-    Cancelled = asyncio.CancelledError
     #: Where the code is that starts a task.
     starter = asyncio.events.__file__
     #: Requests of one turn of the loop are collected.

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 import trio
+from trio import Cancelled
 from trio.lowlevel import (
     Abort,
     Task,
@@ -29,7 +30,7 @@ from trio.lowlevel import (
 from holdfast._front.bodies import Body
 from holdfast._runtime.teller import report
 
-__all__ = ["TrioLoop", "is_done", "running", "task"]
+__all__ = ["Cancelled", "TrioLoop", "is_done", "running", "task"]
 
 
 def running() -> trio.lowlevel.TrioToken | None:
@@ -101,7 +102,6 @@ class TrioLoop:
     """One call of `trio.run`."""
 
     body = _TrioBody
-    Cancelled = trio.Cancelled
     starter = inspect.getsourcefile(trio.run)
     #: Requests are sent at once: there is no end of a turn to wait for that would cost less.
     collects = False
