@@ -26,7 +26,7 @@ from holdfast import embedded
 from testbed import leaks, servers
 from testbed.proxy import Proxy
 from testbed.servers import KINDS, Kind
-from tests.support.apis import APIS, Api, warm
+from tests.support.apis import APIS, MORE_APIS, Api, warm
 from tests.support.scripts import Scripts
 
 # Who was started in the background by a shell, or by nohup, inherits that some signals are ignored, and would pass that
@@ -141,11 +141,27 @@ def unique_name(request: pytest.FixtureRequest) -> str:
 
 # ---------------------------------------------------------------- clients
 
+#: Files of the contract that also run on trio, at length.
+_ON_TRIO = {f"test_{name}.py" for name in ("lock", "semaphore", "rwlock", "condition", "multilock", "gates")}
 
-@pytest.fixture(params=sorted(APIS))
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the classes of asyncio on trio to those."""
+    elsewhere = {
+        each
+        for each in items
+        if isinstance(each, pytest.Function)
+        and getattr(each, "callspec", None) is not None
+        and each.callspec.params.get("api") in MORE_APIS
+        and each.path.name not in _ON_TRIO
+    }
+    items[:] = [each for each in items if each not in elsewhere]
+
+
+@pytest.fixture(params=[*sorted(APIS), *(pytest.param(each, marks=pytest.mark.thorough) for each in MORE_APIS)])
 def api(request: pytest.FixtureRequest) -> Iterator[Api]:
-    """Threads, then asyncio."""
-    api = APIS[request.param]()
+    """Asyncio, then threads; and what is in `MORE_APIS`."""
+    api = {**APIS, **MORE_APIS}[request.param]()
     yield api
     api.close()
 

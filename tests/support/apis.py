@@ -1,7 +1,7 @@
 """Both APIs behind one blocking interface, so that a contract is written once.
 
-The asyncio api lives on an event loop in a thread of its own; every coroutine method is called through it.
-Objects of the api that come back are wrapped in turn.
+The asyncio api lives on an event loop in a thread of its own, or on a run of trio; every coroutine method is called
+through it. Objects of the api that come back are wrapped in turn.
 """
 
 from __future__ import annotations
@@ -9,16 +9,30 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import math
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+
+import trio
 
 from testbed.servers import unique
 from testbed.waiting import PATIENCE_S
 from tests.support.steps import arun_steps, run_steps
 
-__all__ = ["APIS", "Actor", "Api", "AsyncioApi", "ThreadsApi", "close_brought", "function_for", "warm"]
+__all__ = [
+    "APIS",
+    "MORE_APIS",
+    "Actor",
+    "Api",
+    "AsyncioApi",
+    "ThreadsApi",
+    "TrioApi",
+    "close_brought",
+    "function_for",
+    "warm",
+]
 
 
 class Actor:
@@ -58,11 +72,11 @@ class _ThreadActor(Actor):
 class _TaskActor(Actor):
     def __init__(self, api: AsyncioApi) -> None:
         self._api = api
-        self._jobs: asyncio.Queue[Callable[[], Any] | None] = asyncio.Queue()
-        self._done = asyncio.run_coroutine_threadsafe(self._main(), api.loop)
+        self._put, self._get = api.mailbox()
+        self._done = api.begin(self._main())
 
     async def _main(self) -> None:
-        while (job := await self._jobs.get()) is not None:
+        while (job := await self._get()) is not None:
             await job()
 
     def tell(self, target: Any, method: str, *args: Any, **options: Any) -> Future[Any]:
@@ -77,11 +91,11 @@ class _TaskActor(Actor):
             except Exception as error:
                 future.set_exception(error)
 
-        self._api.loop.call_soon_threadsafe(self._jobs.put_nowait, job)
+        self._api.soon(self._put, job)
         return future
 
     def close(self) -> None:
-        self._api.loop.call_soon_threadsafe(self._jobs.put_nowait, None)
+        self._api.soon(self._put, None)
         self._done.result(PATIENCE_S * 2)
 
 
@@ -177,8 +191,21 @@ class AsyncioApi(Api):
 
         return redis.asyncio
 
+    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Run it in a task."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def soon(self, function: Callable[..., Any], *args: Any) -> None:
+        """Call it in the loop's thread."""
+        self.loop.call_soon_threadsafe(function, *args)
+
+    def mailbox(self) -> tuple[Callable[[Any], None], Callable[[], Awaitable[Any]]]:
+        """What puts something there, in the loop's thread, and what waits for it."""
+        queue: asyncio.Queue[Any] = asyncio.Queue()
+        return queue.put_nowait, queue.get
+
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(PATIENCE_S * 2)
+        return self.begin(coroutine).result(PATIENCE_S * 2)
 
     def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call in the loop's thread, as a user's coroutine would; await what is awaitable."""
@@ -201,6 +228,52 @@ class AsyncioApi(Api):
         self.loop.close()
 
 
+class TrioApi(AsyncioApi):
+    """The asyncio API on a run of trio."""
+
+    def __init__(self) -> None:
+        Api.__init__(self)
+        started: Future[tuple[Any, Any, Any]] = Future()
+        self._thread = threading.Thread(target=trio.run, args=(self._main, started), name="api-run", daemon=True)
+        self._thread.start()
+        self._token, self._nursery, self._end = started.result(PATIENCE_S)
+
+    async def _main(self, started: Future[tuple[Any, Any, Any]]) -> None:
+        end = trio.Event()
+        async with trio.open_nursery() as nursery:
+            started.set_result((trio.lowlevel.current_trio_token(), nursery, end))
+            await end.wait()
+
+    def module(self) -> Any:
+        return importlib.import_module("holdfast.trio")
+
+    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        async def task() -> None:
+            try:
+                future.set_result(await coroutine)
+            except trio.Cancelled:
+                raise
+            except BaseException as error:
+                future.set_exception(error)
+
+        self.soon(self._nursery.start_soon, task)
+        return future
+
+    def soon(self, function: Callable[..., Any], *args: Any) -> None:
+        self._token.run_sync_soon(function, *args)
+
+    def mailbox(self) -> tuple[Callable[[Any], None], Callable[[], Awaitable[Any]]]:
+        put, get = trio.open_memory_channel[Any](math.inf)
+        return put.send_nowait, get.receive
+
+    def close(self) -> None:
+        Api.close(self)
+        self.soon(self._end.set)
+        self._thread.join()
+
+
 async def _turns() -> None:
     """Turn the loop until what was aborted has ended (a TLS handshake takes a few turns); `asyncio.run` does so."""
     for _ in range(10):
@@ -213,7 +286,7 @@ class _Blocking:
     def __init__(self, api: AsyncioApi, target: Any) -> None:
         self._api = api
         self._target = target
-        self._inside: list[tuple[Any, Future[None]]] = []
+        self._inside: list[tuple[Callable[[Any], None], Future[None]]] = []
 
     def __getattr__(self, name: str) -> Any:
         value = self._api.call(getattr, self._target, name)
@@ -231,14 +304,15 @@ class _Blocking:
     def __enter__(self) -> Any:
         """Enter in a task of its own, which leaves when told to: `async with` belongs to one task."""
         entered: Future[Any] = Future()
-        leave = self._api.loop.create_future()
+        leave, left_by = self._api.mailbox()
 
         async def body() -> None:
             async with self._target as value:
                 entered.set_result(value)
-                await leave
+                if (error := await left_by()) is not None:
+                    raise error
 
-        left = asyncio.run_coroutine_threadsafe(body(), self._api.loop)
+        left = self._api.begin(body())
         left.add_done_callback(
             lambda done: None if entered.done() else entered.set_exception(done.exception() or RuntimeError())
         )
@@ -247,15 +321,7 @@ class _Blocking:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         leave, left = self._inside.pop()
-
-        def end() -> None:
-            if not leave.done():
-                if error is None:
-                    leave.set_result(None)
-                else:
-                    leave.set_exception(error)
-
-        self._api.loop.call_soon_threadsafe(end)
+        self._api.soon(leave, error)
         try:
             left.result(PATIENCE_S * 2)
         except BaseException as raised:
@@ -294,3 +360,5 @@ def function_for(api: Api, plain: Callable[..., Any]) -> Any:
 
 
 APIS: dict[str, type[Api]] = {"threads": ThreadsApi, "asyncio": AsyncioApi}
+#: What else the contract is tested on.
+MORE_APIS: dict[str, type[Api]] = {"trio": TrioApi}
