@@ -298,7 +298,6 @@ ALSO |= {
     "test_an_acquire_without_threads_fails_and_gives_back": (62,),
     "test_an_acquire_works_when_threads_are_back": (62,),
     "test_losses_are_told_without_new_threads": (62,),
-    "test_without_a_renewer_a_lease_is_lost_in_time_and_told": (62,),
     "test_coroutines_run_by_hand_own_nothing": (64,),
     "test_who_has_lost_the_lead_sees_and_ends_only_that": (65,),
     "test_one_waits_to_lead_while_another_does": (65,),

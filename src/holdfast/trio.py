@@ -1,4 +1,4 @@
-"""Distributed locks on Redis and Valkey, for trio: the names of `holdfast.asyncio`, under trio (the extra `trio`).
+"""Distributed locks on Redis and Valkey, for trio: the names of `holdfast.asyncio`, under trio.
 
 import holdfast.trio
 
@@ -16,7 +16,7 @@ from holdfast.asyncio import *  # noqa: F403
 try:
     import trio as _trio  # noqa: F401
 except ModuleNotFoundError as _error:
-    _error.msg = "holdfast.trio needs trio: pip install 'holdfast-locks[trio]'"
+    _error.msg = "holdfast.trio needs trio: pip install trio"
     raise
 
 __all__: list[str] = []

@@ -50,14 +50,15 @@ RUNNER, INBOXES, RENEWALS = "_core/agent/runner.py", "_core/agent/inboxes.py", "
 UNCONFIRMED, CLOSING, AGENT = "_core/agent/unconfirmed.py", "_core/agent/closing.py", "_core/agent/agent.py"
 #: What the simulator does not run: looked for by tests of the engine alone.
 ENGINE = "engine"
-LINK, REQUESTS, OPERATION, LOOP = "_engine/link.py", "_engine/requests.py", "_engine/operation.py", "_engine/loop.py"
+LINK, MATCHING, REQUESTS = "_engine/link.py", "_engine/matching.py", "_engine/requests.py"
+OPERATION, LOOP = "_engine/operation.py", "_engine/loop.py"
 
 _ENGINE: tuple[Mutant, ...] = tuple(
     Mutant(what, file, old, new, ENGINE)
     for what, file, old, new in (
         (
             "a reply is for the last that asked",
-            LINK,
+            MATCHING,
             "ends.append((pending[0], reply, None))",
             "ends.append((pending[-1], reply, None))",
         ),
@@ -82,7 +83,7 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         ),
         (
             "a server that has become a replica is used on",
-            LINK,
+            MATCHING,
             "            if failure.kind in MISPLACED:",
             "            if False:",
         ),
@@ -100,19 +101,19 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         ),
         (
             "a reply of another form is taken",
-            LINK,
+            MATCHING,
             "elif request.fits is not None and not request.fits(reply):",
             "elif False:",
         ),
         (
             "a reply too many is passed over",
-            LINK,
+            MATCHING,
             "        if not pending:\n            return self._too_much()",
             "        if not pending:\n            return None",
         ),
         (
             "half a reply too many is passed over",
-            LINK,
+            MATCHING,
             "if midway and not pending and not (was_midway or self._may_begin(data)):",
             "if False:",
         ),

@@ -64,7 +64,7 @@ def test_neither_api_imports_trio_and_its_absence_is_named() -> None:
         "except ModuleNotFoundError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "holdfast.trio needs trio: pip install 'holdfast-locks[trio]'\n"
+    assert done.stdout == "holdfast.trio needs trio: pip install trio\n"
 
 
 # ---- acquire, release, wait ----
@@ -304,7 +304,7 @@ def test_the_end_of_a_wait_leaves_the_queue(valkey_server: embedded.Server, uniq
 
 
 def test_a_nursery_that_fails(valkey_server: embedded.Server, unique_name: str) -> None:
-    """Its error comes out, and what its tasks held or waited for is free."""
+    """The error comes out, and what its tasks held or waited for is free."""
 
     async def main(locks: Any) -> None:
         async def work(number: int) -> None:

@@ -200,7 +200,7 @@ class AsyncioApi(Api):
         self.loop.call_soon_threadsafe(function, *args)
 
     def mailbox(self) -> tuple[Callable[[Any], None], Callable[[], Awaitable[Any]]]:
-        """What puts something there, in the loop's thread, and what waits for it."""
+        """Return what puts something there, in the loop's thread, and what waits for it."""
         queue: asyncio.Queue[Any] = asyncio.Queue()
         return queue.put_nowait, queue.get
 

@@ -53,11 +53,9 @@ class Acquirable(AcquirableBase, Generic[L]):
     async def _acquire(self, timeout_s: float | None, frame: Any, mark: str | None = None) -> L:
         if hook.observer is not None:
             hook.observer.acquiring(self._name, self._label, timeout_s)
-        # sync-add: if cancel is not None:
-        # sync-add:     _check_cancel(cancel)
+        # sync-add: _check_cancel(cancel)
         session = self._session
-        code, offset = frame.f_code, frame.f_lasti
-        del frame
+        code, offset, frame = frame.f_code, frame.f_lasti, None
         driver = session.driver
         me = driver.me()
         owners = tuple([(kind, me) for kind in self._owned_as]) if me else ()  # 0: owners cannot be told apart
@@ -313,8 +311,7 @@ async def wait_turn(session: Session, name: str, kind: str, acquisition: Acquisi
     """Run the waiting for a turn that is no lease: an interruption leaves nothing in the queue."""
     driver = session.driver
     try:
-        # sync-add: if cancel is not None:
-        # sync-add:     _check_cancel(cancel)
+        # sync-add: _check_cancel(cancel)
         if driver.closed:
             raise driver.closed_error()
         # sync: return driver.run(protocol, cancel)
@@ -336,5 +333,5 @@ async def wait_turn(session: Session, name: str, kind: str, acquisition: Acquisi
 
 
 # sync-add: def _check_cancel(cancel: object) -> None:
-# sync-add:     if not isinstance(cancel, Cancel):
+# sync-add:     if cancel is not None and not isinstance(cancel, Cancel):
 # sync-add:         raise ConfigurationError("cancel", cancel, "a holdfast.Cancel, or None")

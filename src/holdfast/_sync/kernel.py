@@ -52,11 +52,9 @@ class Acquirable(AcquirableBase, Generic[L]):
     def _acquire(self, timeout_s: float | None, cancel: Cancel | None, frame: Any, mark: str | None = None) -> L:
         if hook.observer is not None:
             hook.observer.acquiring(self._name, self._label, timeout_s)
-        if cancel is not None:
-            _check_cancel(cancel)
+        _check_cancel(cancel)
         session = self._session
-        code, offset = frame.f_code, frame.f_lasti
-        del frame
+        code, offset, frame = frame.f_code, frame.f_lasti, None
         driver = session.driver
         me = driver.me()
         owners = tuple([(kind, me) for kind in self._owned_as]) if me else ()  # 0: owners cannot be told apart
@@ -305,8 +303,7 @@ def wait_turn(
     """Run the waiting for a turn that is no lease: an interruption leaves nothing in the queue."""
     driver = session.driver
     try:
-        if cancel is not None:
-            _check_cancel(cancel)
+        _check_cancel(cancel)
         if driver.closed:
             raise driver.closed_error()
         return driver.run(protocol, cancel)
@@ -324,5 +321,5 @@ def wait_turn(
 
 
 def _check_cancel(cancel: object) -> None:
-    if not isinstance(cancel, Cancel):
+    if cancel is not None and not isinstance(cancel, Cancel):
         raise ConfigurationError("cancel", cancel, "a holdfast.Cancel, or None")
