@@ -40,7 +40,7 @@ from holdfast._core.mutex import EACH_MAX
 from holdfast._core.snapshot import snapshot
 from holdfast._engine.dial import Dial, disconnect
 from holdfast._engine.loop import READ, WRITE, Timer
-from holdfast._engine.matching import Matching, is_no_reply
+from holdfast._engine.matching import VAST, Matching, is_no_reply
 from holdfast._engine.pack import Group
 from holdfast._engine.place import Place
 from holdfast._engine.requests import Again, Ask, Bundle, Later
@@ -189,15 +189,20 @@ class Link(Matching):
 
     # -- requests of callers ----------------------------------------------------------------------
 
-    def is_below(self) -> bool:
-        """True if the calling thread writes or reads here, below the signal handler that calls this."""
+    def _is_below(self) -> bool:
+        """True if the calling thread writes or reads here, below the signal handler that calls this: others go on."""
         holder = self._seat.get("") or self._reading.get("")
-        return holder is not None and holder[0] == get_ident()
+        if holder is None or holder[0] != get_ident():
+            return False
+        self._engine.call(self.retire)
+        return True
 
-    def ask(self, ask: Ask) -> None:
-        """Send it, and wait for its outcome until its deadline."""
+    def ask(self, ask: Ask) -> bool:
+        """Send it, and wait for its outcome until its deadline; False where nothing can be sent from here."""
+        if (self._seat or self._reading) and self._is_below():
+            return False
         me = (get_ident(),)
-        if self._poll is not None and not self._subscribes and self._is_quiet():
+        if self._poll is not None and not self._subscribes and (not self._pending or self._is_quiet()):
             try:
                 if self._reading.setdefault("", me) is me:
                     try:
@@ -209,11 +214,13 @@ class Link(Matching):
                 raise
         if ask.outcome is None:
             self._follow(ask)
+        return True
 
     def _lead(self, ask: Ask) -> None:
         """Send it, and read what comes, until its own reply has."""
         self._led = ask.is_put = True
-        self._put(ask)
+        self._queue.append(ask)
+        self.write()
         try:
             while ask.outcome is None and not self.ended and (left_s := ask.deadline - clock()) > 0:
                 if not self._poll.poll(1000 * (left_s if left_s < SLICE_S else SLICE_S)):
@@ -240,7 +247,11 @@ class Link(Matching):
         trouble = self._receive()
         ends = self._ends
         while ends:
-            self._hand_out(*ends[0], False)
+            request, reply, failure = ends[0]
+            if failure is None and request.ends_anywhere:
+                request.end(reply, None)
+            else:
+                self._hand_out(request, reply, failure, False)
             ends.popleft()
         self._inside = False
         if trouble is not None:
@@ -261,12 +272,15 @@ class Link(Matching):
                 self._engine.call(self.rescue)
                 patience_s *= 2
 
-    def put(self, later: Later) -> None:
-        """Send it, and wait for nothing."""
+    def put(self, later: Later) -> bool:
+        """Send it, and wait for nothing; False where nothing can be sent from here."""
+        if (self._seat or self._reading) and self._is_below():
+            return False
         self._put(later)
         if not self._ticks:
             self._ticks = True
             self._engine.call(self._begin_ticks)
+        return True
 
     def put_all(self, asks: list[Any]) -> None:
         """Send those of an event loop, whose tasks wait for them. The engine looks for what is late."""
@@ -537,7 +551,8 @@ class Link(Matching):
                 return self._broken(None)
             self._heard_at = clock()
             self._reads += 1
-            if (trouble := self._take(data)) is not None:
+            trouble = self._parse(data) if VAST.search(data) is None else self._parse_pieces(data)
+            if trouble is not None:
                 return trouble
             if not (self._is_tls and sock.pending()):  # type: ignore[attr-defined]
                 return None

@@ -20,11 +20,11 @@ from holdfast._engine.limits import MISPLACED
 from holdfast._engine.pushes import Push
 from holdfast._runtime.handlers import raised_by_handler
 
-__all__ = ["End", "Matching", "is_no_reply"]
+__all__ = ["VAST", "End", "Matching", "is_no_reply"]
 
 _MORE = object()
 #: What may begin an array too great behind another reply.
-_VAST = re.compile(rb"\n[*~>%|][0-9]{8}")
+VAST = re.compile(rb"\n[*~>%|][0-9]{8}")
 
 #: A request, its reply, and why it has none.
 End = tuple[Any, Reply, RequestFailed | None]
@@ -38,7 +38,7 @@ def is_no_reply(reply: Reply) -> bool:
 def _pieces(data: bytes) -> Iterator[bytes]:
     """Split it before each array too great, which is refused where it is no part of another reply."""
     begin = 0
-    for found in _VAST.finditer(data):
+    for found in VAST.finditer(data):
         yield data[begin : found.start() + 1]
         begin = found.start() + 1
     yield data[begin:]
@@ -66,16 +66,15 @@ class Matching:
         """Act on a server that has changed its role."""
         raise NotImplementedError
 
-    def _take(self, data: bytes) -> RequestFailed | None:
-        """Find out what these bytes say, and for whom; returns why nothing more can be believed, if so."""
-        if _VAST.search(data) is None:
-            return self._parse(data)
+    def _parse_pieces(self, data: bytes) -> RequestFailed | None:
+        """As `_parse`, of bytes in which an array too great may begin behind another reply."""
         for piece in _pieces(data):
             if (trouble := self._parse(piece)) is not None:
                 return trouble
         return None
 
     def _parse(self, data: bytes) -> RequestFailed | None:
+        """Find out what these bytes say, and for whom; returns why nothing more can be believed, if so."""
         reader, pending, ends = self._reader, self._pending, self._ends
         try:
             if data.find(b"\r", 0, 9) < 0 and promises_too_much(data) and not reader.has_data():

@@ -163,10 +163,8 @@ class Server(Place):
         link = self._link
         if link is None or not link.is_open:
             return None
-        if link.is_below():
-            self.engine.call(link.retire)
+        if not link.ask(ask):
             return None
-        link.ask(ask)
         if ask.outcome is None:
             ask.end(None, self.silent(True))
             self.engine.call(link.overdue)
@@ -177,11 +175,7 @@ class Server(Place):
         link = self._link
         if link is None or not link.is_open:
             return False
-        if link.is_below():
-            self.engine.call(link.retire)
-            return False
-        link.put(later)
-        return True
+        return link.put(later)
 
     def subscribe(self, channel: str, patience_s: float, answer: Answer, on_deaf: Callable[[], None]) -> None:
         """Hear that channel; `on_deaf` is called once when nothing more is heard."""
