@@ -185,8 +185,8 @@ class Engine:
         try:
             self._acts.append((act, args))
         finally:  # a signal handler may raise behind the append
+            # It says by itself that it has woken up: a signal handler between that and the ring would not ring again.
             if self.asleep and (bell := self._bell) is not None:
-                self.asleep = False
                 try:
                     bell.ring()
                 except BaseException:
