@@ -231,6 +231,25 @@ def test_a_closed_server_ends_all_requests(server: Server, peer: Peer, engine: E
     assert len(peer.ends) == 1, "it is not connected to any more"
 
 
+def test_who_is_held_up_is_told_though_the_engine_ends(peer: Peer) -> None:
+    """As a caller that has just read or written, and was its client's last one."""
+    engine, client = Engine(), object()
+    engine.enter(client)
+    server = Server(engine, "made", peer.make)
+    link = connected(server)
+    peer.answer = lambda words: None
+    answered = command(server, "ECHO", "x")
+    peer.heard(2)
+    link._reading[""] = (0,)
+    try:
+        engine.call(server.close)
+        engine.call(engine.leave, client)
+        assert answered.kind() == "closed"
+    finally:
+        link._reading.clear()
+    eventually(lambda: engine.thread is None, "it has ended")
+
+
 def test_a_piece_that_the_socket_does_not_take_at_once_is_sent_in_the_end(server: Server, peer: Peer) -> None:
     connected(server)
     peer.answer = lambda words: b":%d\r\n" % len(words[-1])

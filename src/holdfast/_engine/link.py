@@ -643,8 +643,10 @@ class Link(Matching):
     def _finish(self, until: float) -> None:
         """Wait for who writes or reads at this moment, but not for one that is below a signal handler."""
         if (self._seat or self._reading) and clock() < until:
+            self._engine.enter(self)  # whose thread could end before
             self._engine.later(0.001, self._finish, until)
             return
+        self._engine.leave(self)
         self._close()
         for end in snapshot(self._ends):
             self._hand_out(*end, True)
