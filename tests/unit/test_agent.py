@@ -315,6 +315,23 @@ def test_closing_ends_in_its_time_though_no_server_answers(agent: Made) -> None:
     assert ended[0].kind == "closed"
 
 
+def test_many_leases_are_released_a_slice_at_a_time(agent: Made) -> None:
+    for number in range(1_200):
+        lease(agent, token=f"token-{number}")
+    closed: list[bool] = []
+    agent.close(closed.append)
+    sent = [0]
+    for _ in range(100):
+        agent.passes(0.0001)  # less than between two slices
+        sent.append(len(agent.sent))
+    assert sent[-1] == 1_200, "though none of them was answered"
+    assert max(after - before for before, after in itertools.pairwise(sent)) <= 500
+    while agent.sent:
+        agent.reply(1)
+    agent.passes(0.1)
+    assert closed == [True]
+
+
 async def _asks() -> Any:
     return await Call("acquire", KEYS.all, ("token",), 60.0)
 

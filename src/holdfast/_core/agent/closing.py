@@ -8,7 +8,7 @@ than the budget, however many servers hang.
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from holdfast._core.agent.renewals import quietly
@@ -32,6 +32,8 @@ RELEASE_MAX_S = 5.0
 HURRY_S = 0.05
 #: How often it is looked, at first and at last, s.
 _LOOK_S, _LOOK_MAX_S = 0.0002, 0.01
+#: How many releases are begun at a time, so that answers are read between them.
+_SLICE = 500
 
 _WAITS = (AwaitWake, AwaitTurn, Sleep, Listen)
 
@@ -92,9 +94,7 @@ class Closing:
                 client.schedule.remove(record)
                 record.lose("closed")
             await self._until(lambda: all(map(client.has_told, records)), TOLD_S)
-            for record in records:
-                client.spawn(quietly(record), f"release {record.name}")
-            settled = await self._quiet()
+            settled = await self._released(records)
         finally:
             self._ended = True
             for on_end in self._on_end:
@@ -102,7 +102,7 @@ class Closing:
 
     def _hurry(self) -> None:
         """Have go on what pauses in the background."""
-        for task in list(self._others()):
+        for task in list(self._client.tasks):
             if task.waiting and type(task.effect) is Sleep:
                 self._client.resume(task, task.ticket, None)
 
@@ -118,18 +118,17 @@ class Closing:
             if which(task):
                 self._client.interrupt(task, closed())
 
-    def _others(self) -> Iterable[Task]:
-        return (task for task in self._client.tasks if task is not self._mine)
-
-    async def _quiet(self) -> bool:
-        """Wait for what is under way, and what that spawns, as long as there is progress."""
-        now = await Now()
-        at_most, until = now + RELEASE_MAX_S, now + PATIENCE_S
-        least, steps, look_s = len(self._client.tasks), self._client.steps(), _LOOK_S
-        while left := sum(1 for _ in self._others()):
+    async def _released(self, records: list[LeaseRecord]) -> bool:
+        """Release them, a slice at a time, and wait for all that is under way as long as there is progress."""
+        client, least, steps, look_s = self._client, float("inf"), 0, _LOOK_S
+        at_most, until = await Now() + RELEASE_MAX_S, 0.0
+        while left := len(client.tasks) + len(records) - 1:
             now = await Now()
-            if left < least or self._client.steps() != steps:
-                least, steps, until = min(left, least), self._client.steps(), now + PATIENCE_S
+            if records or left < least or client.steps() != steps:
+                least, steps, until = min(left, least), client.steps(), now + PATIENCE_S
+            for record in records[:_SLICE]:
+                client.spawn(quietly(record), f"release {record.name}")
+            del records[:_SLICE]
             if now >= min(until, at_most):
                 return False
             await Sleep(look_s)
@@ -138,8 +137,7 @@ class Closing:
 
     async def _until(self, condition: Callable[[], bool], patience_s: float) -> bool:
         """Wait until it is true; False when it is not in time."""
-        until = await Now() + patience_s
-        look_s = _LOOK_S
+        until, look_s = await Now() + patience_s, _LOOK_S
         while not condition():
             if await Now() >= until:
                 return False
