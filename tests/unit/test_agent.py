@@ -315,6 +315,31 @@ def test_closing_ends_in_its_time_though_no_server_answers(agent: Made) -> None:
     assert ended[0].kind == "closed"
 
 
+@pytest.mark.parametrize("returns", [True, False])
+def test_what_callers_release_by_themselves_is_waited_for_or_released(
+    agent: Made, returns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = lease(agent)
+    leaving = [hold]
+    repeated: list[int] = []
+    monkeypatch.setattr(agent, "leaving", lambda: list(leaving))
+    monkeypatch.setattr(agent, "repeat_unconfirmed", lambda: repeated.append(len(leaving)))
+    assert agent.finish(hold)
+    closed: list[bool] = []
+    agent.close(closed.append)
+    agent.passes(0.2)
+    assert closed == [] and repeated == []
+    if returns:
+        leaving.clear()
+    agent.passes(0.1)
+    assert repeated == [len(leaving)], "once what they have sent is known"
+    assert [asked.effect.args[0] for asked in agent.sent] == ["token"] * len(leaving)
+    while agent.sent:
+        agent.reply(1)
+    agent.passes(0.1)
+    assert closed == [True]
+
+
 def test_many_leases_are_released_a_slice_at_a_time(agent: Made) -> None:
     for number in range(1_200):
         lease(agent, token=f"token-{number}")

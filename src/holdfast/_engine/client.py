@@ -13,7 +13,6 @@ from typing import Any
 
 from holdfast._core.agent.agent import Agent
 from holdfast._core.agent.closing import LEAVE_S
-from holdfast._core.agent.renewals import quietly
 from holdfast._core.agent.runner import SUSPENDED, Task
 from holdfast._core.effects import AwaitWake, Call, Command, Protocol, Tell
 from holdfast._core.failure import RequestFailed
@@ -191,13 +190,17 @@ class Client(Agent):
         server.subscribe(self.channel, patience_s, answered, lambda: self.inbox_broke(server))
 
     def is_asked(self) -> bool:
-        return bool(self.front.leaving) or any(True for _ in self._asking())
+        return any(True for _ in self._asking())
 
     def give_back_asked(self) -> None:
         for token, give_back in self._asking():
             self.spawn(give_back(token))
-        for record in snapshot(self.front.leaving.values()):
-            self.spawn(quietly(record))
+
+    def leaving(self) -> list[LeaseRecord]:
+        return snapshot(self.front.leaving.values())
+
+    def repeat_unconfirmed(self) -> None:
+        self.spawn(self.releasing.hurry(LEAVE_S, self._reconnect), "unconfirmed")
 
     def _asking(self) -> Iterator[tuple[str, Callable[[str], Protocol[None]]]]:
         for token, (_, _, give_back) in snapshot(self.front.asking.items()):
@@ -226,10 +229,9 @@ class Client(Agent):
         return SUSPENDED
 
     def close(self, on_end: Callable[[bool], None]) -> None:
-        """As an agent; releases that were not answered yet are repeated."""
+        """As an agent; what its connections have to say is read."""
         for server in self.topology.nodes():
             server.rescue()
-        self.spawn(self.releasing.hurry(LEAVE_S, self._reconnect), "unconfirmed")
         super().close(on_end)
 
     def _reconnect(self) -> None:

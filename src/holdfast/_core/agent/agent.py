@@ -128,11 +128,18 @@ class Agent(Runner):
         """Open the inbox at that server; `answer` is called once, as that of `request`."""
 
     def is_asked(self) -> bool:
-        """True if callers ask for leases, or release them, by themselves, and have not returned yet."""
+        """True if callers ask for leases by themselves, and have not returned yet."""
         return False
 
     def give_back_asked(self) -> None:
-        """Give back what those may get or keep."""
+        """Give back what those may get."""
+
+    def leaving(self) -> list[LeaseRecord]:
+        """Return what callers release by themselves, and have not returned from yet."""
+        return []
+
+    def repeat_unconfirmed(self) -> None:
+        """Repeat releases that callers have sent by themselves, and that are not answered yet."""
 
     def steps(self) -> int:
         """Count what shows that the servers do something, beside what ends here."""
