@@ -41,6 +41,9 @@ def lie_to(operation: Operation, api: Api, liar: Liar, kind: str, at: int = 0, a
     """How many of its requests were answered so: 0 or 1."""
     locks, actor = api.connect(liar.url), api.actor()
     scene = Scene(api, locks, actor)
+    introduced = liar.introduced
+    scene.ask(locks.lock(unique("before"), ttl=20), "acquire")
+    eventually(lambda: liar.introduced > introduced)  # else a surplus might pass for the reply to that
     do = operation.prepare(scene)
     liar.lie(KINDS[kind], at)
     raised: Exception | None = None

@@ -66,6 +66,8 @@ class Liar(StandIn):
         #: How many requests have come since the last `lie`, and how many of them were lied to.
         self.asked = 0
         self.told = 0
+        #: How many times clients have said who they are: in the background, beside what a test asks for.
+        self.introduced = 0
         self._clients: list[socket.socket] = []
         self._closing = threading.Event()
         super().__init__()
@@ -127,6 +129,7 @@ class Liar(StandIn):
     def _reply_to(self, request: list[bytes]) -> bytes | None:
         word = request[0].upper()
         if word == b"SET" and b":client:" in request[1]:
+            self.introduced += 1
             return None
         with self._lock:
             if self._always is not None and (word == b"SUBSCRIBE" or word not in _TRUE):
