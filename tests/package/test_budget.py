@@ -40,7 +40,7 @@ FILES = {
     "_async/client.py": (670, "a method for each thing that a client makes"),
     "_core/redlock.py": (700, "votes, rounds and what is owed after them read the same state"),
     "_core/waiting.py": (650, "one loop, and the requests that it is made of"),
-    "_engine/link.py": (700, "writing, reading and the end of a connection share what is under way on it"),
+    "_engine/link.py": (720, "writing, reading and the end of a connection share what is under way on it"),
     "holdfast_lab/stage.py": (620, "a client and the stage name each other"),
     "holdfast_lab/verdicts.py": (610, "one verdict after the other, each from the same events"),
     "holdfast_lab/faults.py": (750, "one fault after the other, each read by itself"),
