@@ -535,3 +535,16 @@ def test_while_messages_may_come_everything_is_read_at_once(
     engine.call(server.subscribe, "c", 20.0, subscribed, lambda: None)
     subscribed.wait()
     assert told(server).wait() == (1, None)
+
+
+# ---- event loops that read ----
+
+
+def test_an_event_loop_that_watches_hears_of_the_end(server: Server, peer: Peer, engine: Engine) -> None:
+    """Its copy of the socket would keep the connection open, and be left behind."""
+    link = connected(server)
+    with on_engine(engine, link.watched) as twin:
+        twin.settimeout(20)
+        engine.call(link.close)
+        assert twin.recv(1) == b""
+    assert link.watched() is None

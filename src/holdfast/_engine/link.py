@@ -74,6 +74,14 @@ _POP = deque[Any].popleft
 _WANTS: tuple[type[OSError], ...] = (BlockingIOError, InterruptedError)
 
 
+def _shut(sock: socket.socket) -> None:
+    """End the connection of the socket, whatever copies there are of it."""
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+
+
 class Link(Matching):
     """One connection."""
 
@@ -99,7 +107,7 @@ class Link(Matching):
         self._connection: Any = None
         self._sock: socket.socket | None = None
         self._fd = -1
-        self._is_tls = False
+        self._is_tls = self._has_twins = False
         #: What a socket raises that has to be tried again.
         self._wants = _WANTS
         #: Whether the engine reads what comes at once; and whether it looks now and then for what lies unread.
@@ -158,8 +166,17 @@ class Link(Matching):
         sock = self._sock
         if sock is None or self._is_tls or not self.is_open:
             return None
-        twin = sock.dup()
+        self._has_twins = True
+        try:
+            twin = sock.dup()
+        except OSError as error:  # the engine has just closed it, or no descriptor is left
+            if raised_by_handler(error):
+                raise
+            return None
         ours(twin)
+        if self._sock is not sock:  # closed meanwhile: this may be another one by the same number
+            twin.close()
+            return None
         return twin
 
     # -- requests of the engine -------------------------------------------------------------------
@@ -634,10 +651,7 @@ class Link(Matching):
         if self._alarm is not None:
             self._engine.forget(self._alarm)
         if self._reading and self._sock is not None and not self._is_tls:
-            try:
-                self._sock.shutdown(socket.SHUT_RDWR)  # for who reads
-            except OSError:
-                pass
+            _shut(self._sock)  # for who reads
         self._finish(clock() + STUCK_S)
 
     def _finish(self, until: float) -> None:
@@ -669,6 +683,8 @@ class Link(Matching):
         self._dial.give_up()
         if sock is not None:
             self._engine.unregister(self._fd)
+            if self._has_twins:
+                _shut(sock)  # event loops that watch it hear of it, and close theirs
         if connection is not None:
             disconnect(connection)
 

@@ -151,14 +151,15 @@ class Home:
     def _read_too(self, link: Link | None) -> None:
         """Have the loop read the connection whenever the engine does not: that spares two switches of threads."""
         self.read_no_more()
-        twin = None if link is None else link.watched()
+        twin = None if link is None or self.front.closed else link.watched()
         if twin is None:
             return
+        self._twin, self._link = twin, link
         if self.loop.watch(twin, self._readable):
-            self._twin, self.reads = twin, True
+            self.reads = True
         else:
+            self._twin = None
             twin.close()
-        self._link = link
 
     def _readable(self) -> None:
         link = self._link
