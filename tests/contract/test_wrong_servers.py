@@ -292,6 +292,7 @@ def test_a_name_server_that_hangs(
     assert kind == "ServerUnreachable" and f":{valkey_server.port}" in text
 
 
+@pytest.mark.usefixtures("torn_handshakes")
 def test_a_tls_handshake_through_a_wire_that_drips(api: Api, certificate: Path) -> None:
     """A true server, byte by byte: each of them comes in time, and all of them do not."""
     import ssl
