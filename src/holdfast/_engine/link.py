@@ -17,7 +17,7 @@ whether it was taken, however that was interrupted; a request leaves the queue i
 that are `_gathered`, and what is pending when its reply is among the `_ends`. What was interrupted between bytes and
 their note ends the connection. A handler may also go on for long: callers that wait have the engine look, which lets
 what is under way here go another way; a handler that itself asks goes there at once. TLS is not for two threads at a
-time: there the engine does it all.
+time: there the engine does it all. Nor does a greenlet lead, which cannot be told from another one of its thread.
 
 A connection that owes replies and is silent gets no new requests: the next one goes on a new connection, and the old
 one lingers for what may still come.
@@ -45,6 +45,7 @@ from holdfast._engine.pack import Group
 from holdfast._engine.place import Place
 from holdfast._engine.requests import Again, Ask, Bundle, Later
 from holdfast._runtime.clock import clock
+from holdfast._runtime.greenlets import who_patched
 from holdfast._runtime.handlers import raised_by_handler
 from holdfast._runtime.inherited import ours
 from holdfast._runtime.waits import silent_bell
@@ -155,7 +156,7 @@ class Link(Matching):
         self._queue.extend(waiting)
         self._engine.register(self._fd, self)
         self._watch(True)
-        if not self._is_tls:
+        if not (self._is_tls or who_patched()):
             self._poll = select.poll()
             self._poll.register(self._fd, select.POLLIN)
         self.is_open = not self._retired

@@ -10,6 +10,9 @@ last time, so that either it sees the act, or the submitter sees it asleep.
 
 Of several threads that are started at a time one becomes the loop's: who puts itself into `_running`. Where none can be
 started, those who wait for the loop take turns as its thread (`wait`). Without descriptors the loop sleeps for moments.
+
+Where gevent or eventlet has patched the process, the thread is a greenlet, which waits in a selector of theirs. What
+was made before the patch keeps its own engine, in a thread of the system.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from typing import Any, Protocol
 
 from holdfast._core.abandon import abandon
 from holdfast._runtime.clock import clock
+from holdfast._runtime.greenlets import who_patched
 from holdfast._runtime.inherited import ours
 from holdfast._runtime.starting import start_thread
 from holdfast._runtime.teller import report
@@ -112,7 +116,10 @@ class _Bell:
 
 
 class _Poller:
-    """As `select.epoll`, where there is none. Other threads may change what it watches while it waits."""
+    """As `select.epoll`, where there is none. Other threads may change what it watches while it waits.
+
+    Only that of kqueue heeds this at once: `modify` returns whether one that waits has to begin again.
+    """
 
     def __init__(self, selector: Any) -> None:
         self._selector = selector
@@ -133,10 +140,11 @@ class _Poller:
         except (KeyError, ValueError):
             pass
 
-    def modify(self, fd: int, mask: int) -> None:
+    def modify(self, fd: int, mask: int) -> bool:
         if fd in self.masks:
             self.unregister(fd)
             self.register(fd, mask)
+        return not hasattr(select, "kqueue")
 
     def close(self) -> None:
         self._selector.close()
@@ -308,9 +316,11 @@ class Engine:
     def watch(self, fd: int, mask: int) -> None:
         """Set what the socket is watched for. Any thread may call this."""
         try:
-            self._poller.modify(fd, mask or _NOTHING)
+            begins_again = self._poller.modify(fd, mask or _NOTHING)
         except (OSError, ValueError, AttributeError):
-            pass  # it was closed meanwhile, or the loop has ended
+            return  # it was closed meanwhile, or the loop has ended
+        if begins_again and self.asleep and (bell := self._bell) is not None:
+            bell.ring()
 
     def unregister(self, fd: int) -> None:
         """Tell nothing of it any more."""
@@ -441,7 +451,7 @@ class Engine:
                 self._do(link.ready, (mask,))
 
 
-_engines: dict[int, Engine] = {}
+_engines: dict[tuple[int, str], Engine] = {}
 
 
 def forget_engines() -> None:
@@ -452,7 +462,7 @@ def forget_engines() -> None:
 
 
 def engine() -> Engine:
-    """The one of this process."""
-    pid = os.getpid()
-    found = _engines.get(pid)
-    return _engines.setdefault(pid, Engine()) if found is None else found
+    """The one of this process; another one after monkey patching."""
+    key = os.getpid(), who_patched()
+    found = _engines.get(key)
+    return _engines.setdefault(key, Engine()) if found is None else found

@@ -6,14 +6,12 @@ one thread can be. So code that keeps such things asks here whether they are sti
 
 from __future__ import annotations
 
-import select
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol
 
 from holdfast.errors import ConfigurationError
 
-__all__ = ["Poll", "new_poll", "poll_of_the_system", "refuse_half_patched", "who_patched"]
+__all__ = ["refuse_half_patched", "who_patched"]
 
 #: What we wait in, as each library calls it.
 _NEEDED = {
@@ -45,48 +43,6 @@ def refuse_half_patched() -> None:
             f"{library} without {', '.join(missing)}",
             f"all or nothing of what waits: {whole} without exceptions, before anything else is imported",
         )
-
-
-class Poll(Protocol):
-    """What we use of `select.poll()`, to wait for readability."""
-
-    def register(self, fd: int, eventmask: int, /) -> None: ...
-
-    def unregister(self, fd: int, /) -> None: ...
-
-    def poll(self, timeout_ms: float, /) -> list[tuple[int, int]]: ...
-
-
-class _Select:
-    """The same where eventlet has taken `select.poll` away, in its own `select.select`."""
-
-    def __init__(self) -> None:
-        self._fds: set[int] = set()
-
-    def register(self, fd: int, eventmask: int, /) -> None:
-        self._fds.add(fd)
-
-    def unregister(self, fd: int, /) -> None:
-        self._fds.discard(fd)
-
-    def poll(self, timeout_ms: float, /) -> list[tuple[int, int]]:
-        readable, _, broken = select.select(list(self._fds), [], list(self._fds), timeout_ms / 1000)
-        return [(fd, select.POLLIN) for fd in {*readable, *broken}]
-
-
-def new_poll() -> Poll:
-    """A `select.poll()`, or what stands in for it."""
-    return select.poll() if hasattr(select, "poll") else _Select()
-
-
-def poll_of_the_system() -> Any:
-    """An unpatched `select.poll()`, for looks that never wait."""
-    library = who_patched()
-    if library == "gevent":
-        return sys.modules["gevent.monkey"].get_original("select", "poll")()
-    if library == "eventlet":
-        return sys.modules["eventlet.patcher"].original("select").poll()
-    return select.poll()
 
 
 def _question(library: str) -> Callable[[str], bool] | None:
