@@ -13,6 +13,7 @@ from holdfast._engine.port import Topology
 from holdfast._engine.quorum import QuorumTopology
 from holdfast._engine.server import Server
 from holdfast._engine.single import SingleTopology, describe
+from holdfast._runtime.greenlets import refuse_half_patched
 from holdfast._runtime.lazily import importing
 from holdfast.errors import ConfigurationError
 
@@ -26,6 +27,8 @@ _WANTED: dict[Api, str] = {
 
 def topology_of(place: Any, api: Api) -> Topology:
     """Make the topology of a client for that API."""
+    if api == "threads":
+        refuse_half_patched()
     if isinstance(place, Members):
         return QuorumTopology([_server(client, api) for client in place.clients])
     if not isinstance(place, (Address, OfUrl)):

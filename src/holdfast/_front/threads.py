@@ -26,10 +26,11 @@ from holdfast._engine.requests import Ask
 from holdfast._front.base import SOON_S, Front, Start, forked
 from holdfast._runtime.cancel import Cancel, Cancelled
 from holdfast._runtime.clock import clock
+from holdfast._runtime.greenlets import refuse_half_patched, who_patched
 from holdfast._runtime.identity import has_ended, here
 from holdfast._runtime.teller import Teller
 from holdfast._runtime.waits import SLICE_S, ring, silent_bell
-from holdfast.errors import CannotStartThread, ClientClosed, HoldfastError
+from holdfast.errors import CannotStartThread, ClientClosed, ConfigurationError, HoldfastError
 
 __all__ = ["Teller", "ThreadsFront", "has_ended"]
 
@@ -53,10 +54,27 @@ class ThreadsFront(Front):
         self.patchable_socket: object = socket.socket
 
     def look_again(self) -> None:
-        """Note what was patched since we began, and a fork that no hook has seen."""
-        self.patchable_local, self.patchable_socket = threading.local, socket.socket
+        """Begin again in the child of a fork that no hook has seen, and where the process was patched since we began.
+
+        A client that was used before the patch has locks and connections of before, which would hold up every greenlet.
+        ConfigurationError.
+        """
         if self.engine.pid != os.getpid():
             forked()
+        library = who_patched()
+        if library and (self.patchable_local, self.patchable_socket) != (threading.local, socket.socket):
+            refuse_half_patched()
+            if self.client.tasks or len(self.schedule) or any(server.is_used for server in self.topology.nodes()):
+                raise ConfigurationError(
+                    "client",
+                    f"client of {', '.join(server.name for server in self.topology.nodes())}",
+                    f"one that was not used before {library} patched the process: its connections and threads are of "
+                    "before. Patch first thing in the program, or make the client after it (in a worker after fork)",
+                )
+            self.engine.leave(self.client)
+            self.after_fork()
+        # Or it was other code: usually a test.
+        self.patchable_local, self.patchable_socket = threading.local, socket.socket
 
     def me(self) -> int:
         """Return the number of the thread that runs."""
@@ -82,12 +100,14 @@ class ThreadsFront(Front):
         give_back: Callable[[Any], Protocol[None] | None] | None = None,
     ) -> R:
         """Have the engine run it, and wait for its end. `cancel` ends it with `Cancelled`."""
-        if self.engine.pid != os.getpid():
-            forked()
-        if cancel is not None and cancel.is_set():
+        try:
+            self.me()  # which looks whether we are who we were
+            if cancel is not None and cancel.is_set():
+                raise Cancelled
+        except BaseException:
             if not callable(protocol):
                 protocol.close()
-            raise Cancelled
+            raise
         bell = silent_bell()
         stop = partial(ring, bell)
         turns, idle = self.engine.turns, 0
