@@ -250,6 +250,17 @@ def test_who_is_held_up_is_told_though_the_engine_ends(peer: Peer) -> None:
     eventually(lambda: engine.thread is None, "it has ended")
 
 
+def test_what_is_noted_behind_the_end_is_answered(server: Server, engine: Engine) -> None:
+    """By a thread that was held up for long between a request and its note."""
+    link = connected(server)
+    on_engine(engine, link.close)
+    ask = Ask(ALONE, "t", clock() + 20.0)
+    link._pending.append(ask)
+    engine.call(link.rescue)
+    eventually(lambda: ask.outcome)
+    assert ask.outcome is not None and ask.outcome[1] is not None and ask.outcome[1].maybe_executed
+
+
 def test_a_piece_that_the_socket_does_not_take_at_once_is_sent_in_the_end(server: Server, peer: Peer) -> None:
     connected(server)
     peer.answer = lambda words: b":%d\r\n" % len(words[-1])

@@ -484,7 +484,8 @@ class Link(Matching):
     def rescue(self) -> None:
         """By the engine: look whether what is queued is sent, and what comes is read."""
         if self.ended:
-            self._end_queue()
+            if self._sock is None:  # else it is about to end all
+                self._end_all()
         elif self._sock is not None:
             self.write()
             if self._seat or self._reading:
@@ -665,15 +666,15 @@ class Link(Matching):
         self._close()
         for end in snapshot(self._ends):
             self._hand_out(*end, True)
-        for request in self._under_way():
-            request.end(None, self._failure.again(maybe_executed=True))
-        self._end_queue()
+        self._end_all()
         self._deaf()
 
     def _under_way(self) -> list[Any]:
         return [*snapshot(self._pending), *snapshot(self._gathered)]
 
-    def _end_queue(self) -> None:
+    def _end_all(self) -> None:
+        for request in self._under_way():
+            request.end(None, self._failure.again(maybe_executed=True))
         for request in snapshot(self._queue):
             request.end(None, self._failure.again(maybe_executed=False))
 
