@@ -31,8 +31,6 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-import redis
-
 import holdfast
 from holdfast import embedded
 
@@ -116,8 +114,6 @@ class _Stage:
 
     def __init__(self, url: str, other: subprocess.Popen[str], counter: Counter, **options: Any) -> None:
         self.locks = holdfast.connect(url, **options)
-        #: Looks who waits: by the client that is counted, that would be counted, too.
-        self._look = redis.Redis.from_url(url)
         self.lock = self.locks.lock(_LOCK)
         self.mine, self.others = ThreadPoolExecutor(1), ThreadPoolExecutor(2)
         self._other = other
@@ -136,7 +132,6 @@ class _Stage:
         self.mine.shutdown()
         self.others.shutdown()
         self.locks.close()
-        self._look.close()
 
     def count(self, act: Callable[[], object]) -> Counted:
         """Count what `act` calls in a thread."""
@@ -174,7 +169,7 @@ class _Stage:
     def until_waiting(self, count: int) -> None:
         """Wait until that many stand in the queue."""
         until = time.monotonic() + _PATIENCE_S
-        while (waiting := self._look.zcard(f"holdfast:{{{_LOCK}}}:queue")) != count:
+        while (waiting := self.lock.waiters()) != count:
             if time.monotonic() > until:
                 raise TimeoutError(f"{waiting} wait, not {count}")
             time.sleep(0.005)
