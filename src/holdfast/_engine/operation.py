@@ -47,7 +47,7 @@ class Operation:
         give_back: Callable[[Any], Protocol[None] | None] | None = None,
     ) -> None:
         self._runner = runner
-        self._protocol = protocol
+        self._protocol: Protocol[Any] | Callable[[], Protocol[Any]] | None = protocol
         self._wake = wake
         self._give_back = give_back
         self._claims = [None]
@@ -64,12 +64,14 @@ class Operation:
         if not self._claims:
             self._close()  # abandoned before it had begun
             return
-        protocol = self._protocol
+        protocol, self._protocol = self._protocol, None  # which may know its client, and would keep that
+        assert protocol is not None
         self._task = self._runner.begin(protocol() if callable(protocol) else protocol, "operation", self._ended)
 
     def _close(self) -> None:
-        if not callable(self._protocol):
-            self._protocol.close()
+        protocol, self._protocol = self._protocol, None
+        if protocol is not None and not callable(protocol):
+            protocol.close()
 
     def tell(
         self, function: Callable[[Any], Any], argument: Any, told: Callable[[Any, BaseException | None], None]
@@ -90,7 +92,7 @@ class Operation:
             call(told, value, failed)
 
     def _ended(self, result: Any, error: BaseException | None) -> None:
-        self.result, self.error = result, error
+        self.result, self.error, self._task = result, error, None
         if self._claim():
             self.over = True
             self._wake()
