@@ -139,7 +139,9 @@ def test_an_exception_at_the_ends_of_a_block_leaves_nothing(operation: str, benc
     interrupted = {}
     for n in numbers:
         name = name_for(operation)
-        interrupted[name] = _carry_out(bench, operation, name, n)
+        places = _carry_out(bench, operation, name, n)
+        if not any(map(excused, places)):  # two runs need not take the same steps: the engine's thread has its own pace
+            interrupted[name] = places
     assert {str(*interrupted[name]): left for name, left in bench.gone_of(interrupted).items()} == {}
     _usable(bench, name_for(operation))
 

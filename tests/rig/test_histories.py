@@ -135,6 +135,7 @@ def test_workers_write_what_they_ask_for_and_what_they_are_told(run: Any) -> Non
     whole = {("ask", "acquire"), ("got", ""), ("trust", ""), ("ask", "release")}
     eventually(lambda: all(whole <= seen(p) for p in ("0t", "1a", "2c")))
     eventually(lambda: len({event["lock"] for event in run.history().events if "lock" in event}) >= 5)
+    eventually(lambda: {"exclusive", "shared"} <= {str(event.get("mode")) for event in run.history().events})
     run.replace(0)
     eventually(lambda: whole <= seen("0t4"))
     run.end()

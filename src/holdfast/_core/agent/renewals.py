@@ -106,6 +106,9 @@ class Renewals:
             self._answered(renewal, end.value)
         except RequestFailed:
             self._failed(renewal)
+        except Exception as error:  # a bug is shown, and no reason to renew no more
+            self._failed(renewal)
+            self._spawn(_shown(error), f"renew {renewal.record.name}")
         return False
 
     async def _together(self, batch: Batch, members: list[_Renewal]) -> None:
@@ -147,6 +150,10 @@ class Renewals:
 
     def _failed(self, renewal: _Renewal) -> None:
         self._schedule.failed(renewal.record, self._now(), self._random(), renewal.sent_at)
+
+
+async def _shown(error: Exception) -> None:
+    raise error
 
 
 async def quietly(record: LeaseRecord) -> None:
