@@ -197,7 +197,10 @@ def test_a_clean_exit_leaves_nothing(
         assert errors.strip().splitlines()[-1] == said
         assert errors.count("Traceback") <= 2 and "holdfast" not in errors
     else:
-        assert errors == ""
+        # What asyncio says by itself of the program's tasks in a loop that is closed under them.
+        pending = ("Task was destroyed but it is pending!", "task: <Task pending")
+        of_asyncio = pending if end == "a loop that was closed" else ()
+        assert [line for line in errors.splitlines() if not line.startswith(of_asyncio)] == []
     assert returned == status
     assert _left(raw, unique_name) == []
 
