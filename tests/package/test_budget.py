@@ -16,7 +16,7 @@ from tools.rooms import LAB, TOP, lines_by_room
 
 PACKAGE = Path(holdfast.__file__).parent
 MOST_LINES = {
-    "_core": 9_470,
+    "_core": 9_480,
     "_async": 3_940,
     "_engine": 3_650,
     "_front": 1_650,

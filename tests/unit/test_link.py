@@ -552,7 +552,7 @@ def test_while_messages_may_come_everything_is_read_at_once(
 
 
 def test_an_event_loop_that_watches_hears_of_the_end(server: Server, peer: Peer, engine: Engine) -> None:
-    """Its copy of the socket would keep the connection open, and be left behind."""
+    """The loop's copy of the socket would keep the connection open, and be left behind."""
     link = connected(server)
     with on_engine(engine, link.watched) as twin:
         twin.settimeout(20)
