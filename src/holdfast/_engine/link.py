@@ -196,9 +196,12 @@ class Link(Matching):
             self._engine.flush(self)
 
     def alone(self, ask: Ask) -> None:
-        """Send it not together with others."""
+        """By the engine: send it not together with others."""
         ask.group = None
         self._queue.append(ask)
+        if not self._is_flushed_later:  # what it was part of may have been read by a caller
+            self._is_flushed_later = True
+            self._engine.flush(self)
 
     def flush(self) -> None:
         """At the end of the engine's turn."""
