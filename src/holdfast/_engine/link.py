@@ -199,7 +199,9 @@ class Link(Matching):
         """By the engine: send it not together with others."""
         ask.group = None
         self._queue.append(ask)
-        if not self._is_flushed_later:  # what it was part of may have been read by a caller
+        if self.ended:
+            self._engine.soon(self.rescue)  # which answers it
+        elif not self._is_flushed_later:  # what it was part of may have been read by a caller
             self._is_flushed_later = True
             self._engine.flush(self)
 
