@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -559,3 +560,15 @@ def test_an_event_loop_that_watches_hears_of_the_end(server: Server, peer: Peer,
         engine.call(link.close)
         assert twin.recv(1) == b""
     assert link.watched() is None
+
+
+def test_what_an_event_loop_asks_while_there_is_no_connection_is_kept_though_its_list_is_not() -> None:
+    """The loop empties its list at once, and the engine looks at it later."""
+    submitted: list[tuple[Any, ...]] = []
+    loop: Any = SimpleNamespace(call=lambda *act: submitted.append(act))
+    server = Server(loop, "s0", lambda: None)
+    asked = object()
+    asks = [asked]
+    server.put_all(asks)
+    asks.clear()
+    assert submitted == [(server.take_over, [asked])]

@@ -73,7 +73,7 @@ class Server(Place):
         if link is not None and link.is_open:
             link.put_all(asks)
         else:
-            self.engine.call(self.take_over, asks)
+            self.engine.call(self.take_over, [*asks])  # who asks goes on with its own list
 
     def send_in(
         self, session: str, ends: bool, packed: bytes, patience_s: float, fits: Fits | None, answer: Answer
