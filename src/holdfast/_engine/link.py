@@ -191,9 +191,7 @@ class Link(Matching):
         if request.fits is is_no_reply:
             self._subscribes = True
         self.alarm(request.deadline)
-        if not self._is_flushed_later:
-            self._is_flushed_later = True
-            self._engine.flush(self)
+        self._flush_later()
 
     def alone(self, ask: Ask) -> None:
         """By the engine: send it not together with others."""
@@ -201,7 +199,11 @@ class Link(Matching):
         self._queue.append(ask)
         if self.ended:
             self._engine.soon(self.rescue)  # which answers it
-        elif not self._is_flushed_later:  # what it was part of may have been read by a caller
+        else:
+            self._flush_later()  # what it was part of may have been read by a caller
+
+    def _flush_later(self) -> None:
+        if not self._is_flushed_later:
             self._is_flushed_later = True
             self._engine.flush(self)
 
@@ -300,23 +302,17 @@ class Link(Matching):
         if (self._seat or self._reading) and self._is_below():
             return False
         self._put(later)
-        if not self._ticks:
-            self._ticks = True
-            self._engine.call(self._begin_ticks)
+        self._have_ticks()
         return True
 
     def put_all(self, asks: list[Any]) -> None:
         """Send those of an event loop, whose tasks wait for them. The engine looks for what is late."""
         self._queue.extend(asks)
-        if self._is_tls:
-            self._engine.call(self.write)
-        else:
-            self.write()
+        self._write_or_leave()
         if asks[0].deadline < self._alarm_at:
             self._engine.call(self.alarm, asks[0].deadline)
-        if asks[-1].may_lie and not self._ticks:
-            self._ticks = True
-            self._engine.call(self._begin_ticks)
+        if asks[-1].may_lie:
+            self._have_ticks()
         if self.ended or self._seat:
             self._engine.call(self.rescue)
 
@@ -357,6 +353,9 @@ class Link(Matching):
 
     def _put(self, ask: Ask) -> None:
         self._queue.append(ask)
+        self._write_or_leave()
+
+    def _write_or_leave(self) -> None:
         if self._is_tls:
             self._engine.call(self.write)
         else:
@@ -516,6 +515,11 @@ class Link(Matching):
         while self._queue:
             waiting.append(self._queue.popleft())
         self.server.take_over(waiting)
+
+    def _have_ticks(self) -> None:
+        if not self._ticks:
+            self._ticks = True
+            self._engine.call(self._begin_ticks)
 
     def _begin_ticks(self) -> None:
         self._engine.later(LIE_S, self._tick, None)

@@ -37,28 +37,12 @@ class Address(NamedTuple):
         """For messages."""
         return self.path if self.path is not None else f"{self.host}:{self.port}"
 
-    @property
-    def needs_no_names(self) -> bool:
-        """Whether connecting asks no name server, which cannot be given a time limit."""
-        return self.path is not None or self.host == "localhost" or _is_number(self.host)
-
     def connection(self) -> Connection:
         """A new connection, not yet made."""
         return Connection(self)
 
     def __repr__(self) -> str:
         return f"<Address {self.name}, database {self.database}>"  # and not the password
-
-
-def _is_number(host: str) -> bool:
-    """True if it is an address already. ("db" is not one, though all of its letters are digits of one.)"""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, host)
-            return True
-        except (OSError, ValueError):
-            pass
-    return False
 
 
 class Connection:

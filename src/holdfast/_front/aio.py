@@ -180,11 +180,7 @@ class AioFront(Front):
 
     def me(self) -> int:
         """Return the number of the running task; 0 outside of one."""
-        try:
-            task = current_task()
-        except RuntimeError:
-            task = None
-        return _numbers.of(_task() if task is None else task)
+        return _numbers.of(_task())
 
     @property
     def Cancelled(self) -> tuple[type[BaseException], ...]:

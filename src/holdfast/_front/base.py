@@ -88,6 +88,7 @@ class Front:
         self.can_ask = client.can_ask
         self.schedule, self.lines, self.lease_cache = client.schedule, client.lines, client.lease_cache
         self.notices, self.queueing, self.listening = client.notices, client.queueing, client.listening
+        self.unwatch, self.finish = client.unwatch, client.finish
         self.lease_cache.spawn = self.spawn
         self.random = random.Random().random
         #: When the client says again who it is.
@@ -224,17 +225,6 @@ class Front:
             if record.mark_released():
                 self.spawn_release(record)
             raise self.closed_error()
-
-    def unwatch(self, record: LeaseRecord) -> None:
-        """Stop watching a lease that was released."""
-        self.schedule.remove(record)
-
-    def finish(self, record: LeaseRecord) -> bool:
-        """End it for its owner, who then releases it; False when it had ended before, in whatever way."""
-        if not record.mark_released():
-            return False
-        self.schedule.remove(record)
-        return True
 
     def spawn_release(self, record: LeaseRecord) -> None:
         """Release in the background what is not wanted any more."""
