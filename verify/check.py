@@ -13,8 +13,7 @@ from collections import Counter, defaultdict
 from itertools import accumulate, pairwise
 from typing import Any
 
-NEVER = float("inf")
-TOGETHER_NS, STARTS_NS = 10**8, 10**9  # requests of one moment overtake each other; a new process connects first
+NEVER, TOGETHER_NS, STARTS_NS = float("inf"), 10**8, 10**9  # requests of one moment overtake; processes connect first
 
 
 class Lease:
@@ -123,11 +122,12 @@ def exclusion(granted: list[Lease], kind: Any, faults: list[Any], verdict: Verdi
         rivals = [each for each in inside if "exclusive" in (each.mode, second.mode)]
         late = [each for each in rivals if each.ok and each.leaves > second.got < second.trusted_to]
         still = [each for each in late if not explained(each, second, faults)]
-        if isinstance(second.mode, dict) and sum(a.mode["permits"] for a in (*trusted, second)) > kind["permits"]:
-            rivals = trusted
-        bad = [str(each) for each in rivals if each in trusted and not explained(each, second, faults)]
-        verdict.documented += sum(each in trusted for each in rivals) - len(bad)
-        verdict.judge("exclusion", not bad, f"{second.lock}: {', '.join(bad)} and {second} trust it together")
+        met = trusted if isinstance(second.mode, dict) else [each for each in rivals if each in trusted]
+        bad = [each for each in met if not explained(each, second, faults)]
+        if isinstance(second.mode, dict):  # too many with what a fault took away may be just enough without
+            met, bad = (a if sum(x.mode["permits"] for x in (*a, second)) > kind["permits"] else [] for a in (met, bad))
+        verdict.documented += len(met) - len(bad)
+        verdict.judge("exclusion", not bad, f"{second.lock}: {str(bad)[1:-1]} and {second} trust it together")
         verdict.judge("told", not still, f"{second.lock}: {still[:1]} was told that it released what {second} had got")
         inside.append(second)
 

@@ -169,6 +169,31 @@ def test_an_overlap_that_an_admitted_fault_explains_is_documented(tmp_path: Path
         assert (len(verdict.violations), verdict.documented) == (violations, documented)
 
 
+def _permit(p: str, asked: float, got: float) -> list[Event]:
+    return lease(p, 1, asked, got, 6, None, lock="s", mode={"permits": 1})
+
+
+@pytest.mark.parametrize(
+    ("since", "violations", "documented"),
+    [
+        ((2.6, 2.6), 0, 2),  # two that were let in after the fault; the first does not know yet that it has lost
+        ((2.6, 2.6, 2.6), 1, 3),  # three after it
+        ((1, 2.6, 2.6), 0, 5),  # two that do not know
+        ((1, 1), 0, 2),  # two that were asked for before it: one of them, or the first, may have been let in and lost
+    ],
+)
+def test_permits_that_a_fault_took_away_are_not_counted(
+    tmp_path: Path, since: tuple[float, ...], violations: int, documented: int
+) -> None:
+    stale = _permit("w0.1", 1, 2)
+    others = [event for at, asked in enumerate(since, 1) for event in _permit(f"w{at}.1", asked, 3 + at / 10)]
+    fault = {"t": 2.5, "to": 2.5, "e": "fault", "kind": "flush", "row": 55}
+    verdict = judged(tmp_path / "h", [*stale, *others, fault], promises=["exclusion"])
+    assert (len(verdict.violations), verdict.documented) == (violations, documented)
+    verdict = judged(tmp_path / "h", [*stale, *others, fault | {"row": None}], promises=["exclusion"])
+    assert len(verdict.violations) == len(since) - 1
+
+
 #: One client begins with one grant; another one is let in after a fault; the first client takes its lease again.
 AGAIN = [
     *lease("w1.1", 1, 1, 2, 3, 10),
