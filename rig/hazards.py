@@ -61,7 +61,7 @@ class Hazards:
         self._ended = True
         signal.setitimer(signal.ITIMER_REAL, 0)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+            signal.signal(signal.SIGALRM, lambda *_: None)  # of one that is still pending Python would complain
         gc.set_threshold(*self._threshold)
         self._threads_fail = False
         if threading.current_thread() is threading.main_thread() and os.getpid() == self._pid:
