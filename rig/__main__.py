@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+from rig.hazards import FAULTS
 from rig.locks import KINDS
 from rig.recordings import FOLDER, RECORDINGS, record
 from rig.rows import PAGE, page
@@ -31,6 +32,7 @@ def _arguments() -> argparse.Namespace:
         help="all; network: of servers and wires; process; none, where the order is judged, too; or names of faults, "
         "separated by commas (default: all; other libraries: network)",
     )
+    run.add_argument("--lives", choices=["all", *FAULTS], default="all", help="the API of those under process faults")
     run.add_argument("--processes", type=int, help="workers that servers and wires are hurt under (default: 6)")
     run.add_argument("--commands", type=int, default=0, help="of these, workers that use `holdfast run` (default: 0)")
     run.add_argument("--loops", type=int, default=3, help="threads or tasks in each process (default: 3)")
@@ -65,6 +67,7 @@ def _torture(options: argparse.Namespace) -> int:
             seconds=options.seconds,
             seed=options.seed,
             faults=options.faults,
+            lives=options.lives,
             processes=options.processes,
             commands=options.commands,
             loops=options.loops,

@@ -93,10 +93,20 @@ _THEN = (
 
 
 class Crew:
-    """The lives of one run. `places`: how many at once; servers and wires are left in peace for `calm_s`."""
+    """The lives of one run. `places`: how many at once; servers and wires are left in peace for `calm_s`.
+
+    `lives`: their API, or "all"; the one that is looked at for growing memory has threads or tasks.
+    """
 
     def __init__(
-        self, run: Run, seed: int, places: int, seconds: float, calm_s: float, troubled: Callable[[int, int], bool]
+        self,
+        run: Run,
+        seed: int,
+        places: int,
+        seconds: float,
+        calm_s: float,
+        troubled: Callable[[int, int], bool],
+        lives: str = "all",
     ) -> None:
         self._run = run
         self._random = random.Random(f"crew-{seed}")
@@ -113,6 +123,9 @@ class Crew:
         apis = [("threads", way) for way in EXITS["threads"]] + [("asyncio", way) for way in EXITS["asyncio"]]
         if importlib.util.find_spec("gevent") is not None:
             apis.append(("gevent", "return"))
+        apis = [each for each in apis if lives in (each[0], "all")]
+        if not apis:
+            raise ValueError(f"no lives of {lives}: install it, or leave --lives away")
         self._ends = _cards(self._random, apis)
         self._faults = {api: _cards(self._random, faults) for api, faults in FAULTS.items()}
         self._urls = [run.stage.url_for(100 + number) for number in range(places + 1)]

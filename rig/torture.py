@@ -127,6 +127,7 @@ def torture(
     seconds: float = 120,
     seed: int = 1,
     faults: str = "all",
+    lives: str = "all",
     processes: int | None = None,
     commands: int = 0,
     loops: int = 3,
@@ -146,10 +147,10 @@ def torture(
 ) -> Report:
     """Run, write the history, have it judged.
 
-    `faults`: "network" (and servers), "process", "all", "none", or names of faults, separated by commas; `settings`:
-    one of these options is drawn for each acquire; `fast`: no pauses; `long_share`: of stays longer than the ttl;
-    `pause_s`: between two faults, at most; `save`: keep the history there; `src`: have workers import from there;
-    `beside`: every second one.
+    `faults`: "network" (and servers), "process", "all", "none", or names of faults, separated by commas; `lives`: those
+    under process faults are of this API, or "all"; `settings`: one of these options is drawn for each acquire;
+    `fast`: no pauses; `long_share`: of stays longer than the ttl; `pause_s`: between two faults, at most; `save`: keep
+    the history there; `src`: have workers import from there; `beside`: every second one.
     """
     only = [] if faults in ("all", "network", "process", "none") else faults.split(",")
     if library != "holdfast" and faults in ("all", "process"):
@@ -193,7 +194,7 @@ def torture(
         crew = None
         if faults in ("process", "all"):
             places, peace_s = (4, float("inf")) if faults == "process" else (2, calm_s)
-            crew = Crew(run, seed, places, seconds, peace_s, nemesis.troubled)
+            crew = Crew(run, seed, places, seconds, peace_s, nemesis.troubled, lives)
             opened.callback(crew.join)
             opened.callback(crew.kill)
             crew.start()
