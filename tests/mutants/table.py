@@ -32,7 +32,7 @@ class Mutant:
 
 ACQUIRE, RELEASE, RENEW = "_lua/acquire.lua", "_lua/release.lua", "_lua/renew.lua"
 FENCE, QUEUE, TOMBSTONE, ORDER = "_lua/fence.lua", "_lua/queue.lua", "_lua/tombstone.lua", "_lua/order.lua"
-WAITERS, WANTED = "_lua/waiters.lua", "_lua/wanted.lua"
+INBOXES, WAITERS, WANTED = "_lua/inboxes.lua", "_lua/waiters.lua", "_lua/wanted.lua"
 ENQUEUE, NOT_YET = "_lua/enqueue.lua", "_lua/not_yet.lua"
 TENURE = "_core/tenure.py"
 #: The lock, where workers of a process hand it on.
@@ -426,9 +426,9 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "redis.call('SET', key, fence + more, 'PX', fence_ms, 'GET')",
         "redis.call('SET', key, fence + more, 'GET')",
     ),
-    Mutant("a dead waiter is not skipped", WAITERS, "[2]) > 0\n", "[2]) >= 0\n"),
+    Mutant("a dead waiter is not skipped", INBOXES, "[2] > 0\n", "[2] >= 0\n"),
     Mutant("the queue is last in, first out", QUEUE, "'ZPOPMIN'", "'ZPOPMAX'"),
-    Mutant("a handoff wakes no waiter", QUEUE, "redis.call('PUBLISH', inbox, string", "local _ = (string"),
+    Mutant("a handoff wakes no waiter", QUEUE, "send(token, inboxes, string", "local _ = (string"),
     Mutant(
         "a handoff leaves the old fencing token",
         QUEUE,
@@ -815,7 +815,7 @@ INSPECT, OPTIMISTIC, FENCED_SET, SET_IF = (
     "_lua/set_if.lua",
 )
 LETS_NOBODY_IN = "local _, others, more = (function() return nil, 0 end)("
-TELL = "redis.call('PUBLISH', ARGV[6] .. string.match(other, '^[^:]*'), 'ask ' .. other)"
+TELL = "send(other, ARGV[6], 'ask ' .. other)"
 
 FAMILY: tuple[Mutant, ...] = (
     *(
@@ -1041,7 +1041,7 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "an opening gate wakes no waiter",
                 GATE_MOVE,
-                "redis.call('PUBLISH', ARGV[5] .. string.match(some[at], '^[^:]*'), 'ask ' .. some[at]) > 0",
+                "send(some[at], ARGV[5], 'ask ' .. some[at]) > 0",
                 "true",
             ),
             (
@@ -1333,7 +1333,12 @@ BREAKS: tuple[Mutant, ...] = tuple(
             "if record.alive",
         ),
         ("who holds nothing is told that it is broken", TELLS, "if not holds then", "if false then"),
-        ("a holder is not told of its break", TELLS, "redis.call('PUBLISH', inbox, told)", "local _ = told"),
+        (
+            "a holder is not told of its break",
+            TELLS,
+            "send(token, ARGV[2], ARGV[3] .. ' ' .. token .. ' ' .. ARGV[4])",
+            "1",
+        ),
         ("a holder lets go before it knows", NOTICES, "        record.lose(broken_by(by))\n", ""),
         ("a break does not wait for the holder", BREAKING, "elif await Now() >= until:", "elif True:"),
         ("a break of a holder that does not answer leaves no tombstone", BREAKING, "turn.stray = True", "pass"),

@@ -31,6 +31,7 @@ PARTS = frozenset(
         "format",
         "held_permits",
         "holder",
+        "inboxes",
         "let_in",
         "limits",
         "not_yet",

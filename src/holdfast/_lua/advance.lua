@@ -33,11 +33,11 @@ local function advance(me, ttl_ms, claim_ms, fence_ms, inboxes)
         mine = fence
       else
         others = others + 1
-        redis.call('PUBLISH', inbox_of(head, inboxes), string.format('grant %s %.0f %.0f', head, fence, claim_ms))
+        send(head, inboxes, string.format('grant %s %.0f %.0f', head, fence, claim_ms))
       end
     elseif there and not waits then
       no_fence = fitting == true
-      redis.call('PUBLISH', inbox_of(head, inboxes), 'ask ' .. head) -- so that it is told why
+      send(head, inboxes, 'ask ' .. head) -- so that it is told why
     elseif not there and looks_left > 0 then
       shed(queue, inboxes, me)
     end

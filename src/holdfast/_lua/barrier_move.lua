@@ -4,6 +4,7 @@
 -- Returns {1, generation, parties waiting, broken}, or {-3, parties stored}. Broken by a reset: ask again, there are more
 --         parties to be told than one call tells
 -- #include format
+-- #include inboxes
 -- #include tombstone
 local TOLD_MAX = 128
 local state, arrived, gone = KEYS[1], KEYS[2], KEYS[3]
@@ -21,7 +22,7 @@ if ARGV[1] ~= 'look' then
   -- The waiters are told that this generation has ended. Of a barrier that is broken, each of them tells more.
   for at = 1, #popped, 2 do
     told[#told + 1] = popped[at]
-    redis.call('PUBLISH', ARGV[4] .. string.match(popped[at], '^[^:]*'), 'ask ' .. popped[at])
+    send(popped[at], ARGV[4], 'ask ' .. popped[at])
   end
   if told[1] then
     leave_tombstones(gone, told, ARGV[5])

@@ -11,6 +11,7 @@
 local state, arrived, released, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, parties = ARGV[1], tonumber(ARGV[4])
 -- #include server_time
+-- #include inboxes
 -- How long parties that were released are remembered, ms, and how many: a repeat of theirs may follow.
 local RELEASED_MS, RELEASED_MAX = 600000, 100000
 -- A released party's score is the ms of its release times this, and its index: parties are not more.
@@ -21,7 +22,7 @@ local kept = redis.call('HMGET', state, 'generation', 'parties', 'broken')
 local generation = tonumber(kept[1] or 0)
 
 local function tell(other)
-  redis.call('PUBLISH', ARGV[6] .. string.match(other, '^[^:]*'), 'ask ' .. other)
+  send(other, ARGV[6], 'ask ' .. other)
 end
 
 -- The released party with this index tells those that the last one to arrive has not.
@@ -42,7 +43,6 @@ if mark then
 end
 -- #include format
 -- #include tombstone
--- #include waiters
 if ARGV[2] == 'leave' then
   redis.call('ZREM', arrived, token)
   tombstone(gone, token, ARGV[8])

@@ -30,7 +30,7 @@ if tombstone_ms > 0 then
       tell_keeper(redis.call('GET', lock), ARGV[4], queue)
       if not holds and redis.call('EXISTS', lock) == 0 then
         -- There is no release to hand over to it: it looks for itself.
-        redis.call('PUBLISH', ARGV[4] .. string.match(following, '^[^:]*'), 'ask ' .. following)
+        send(following, ARGV[4], 'ask ' .. following)
       end
     end
   end

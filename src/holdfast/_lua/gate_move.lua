@@ -4,6 +4,7 @@
 --         4 declared count (an event's is 1)  5 prefix of inboxes  6 how long to remember the change, ms
 -- Returns {1, still missing}, with a 1 behind it when more are to be told: ask again; or {-2, declared count stored}
 -- #include format
+-- #include inboxes
 -- #include tombstone
 -- How many waiters one call tells, and how many it forgets.
 local TOLD_MAX = 250
@@ -53,7 +54,7 @@ if openings > tonumber(first) then
   local some = redis.call('ZRANGEBYSCORE', waiters, 0, string.format('(%.0f', openings), 'WITHSCORES', 'LIMIT', 0, TOLD_MAX)
   local marks, dead = {}, {}
   for at = 1, #some, 2 do
-    if redis.call('PUBLISH', ARGV[5] .. string.match(some[at], '^[^:]*'), 'ask ' .. some[at]) > 0 then
+    if send(some[at], ARGV[5], 'ask ' .. some[at]) > 0 then
       marks[#marks + 1] = '-' .. some[at + 1]
       marks[#marks + 1] = some[at]
     else

@@ -19,15 +19,14 @@ end
 -- Write the waiter's token for the claim window and tell it both: that is `grant TOKEN FENCE CLAIM_MS`. When that is refused (no memory, fencing tokens that
 -- cannot grow), the lock is left free and the waiter asked to look for itself. Returns whether it has a holder now.
 local function hand_over(lock, fence_key, token, claim_ms, fence_ms, inboxes)
-  local inbox = inbox_of(token, inboxes)
   local written = redis.pcall('SET', lock, token, 'PX', claim_ms)
   local fence = not written.err and next_fence(fence_key, fence_ms, nil, token)
   if not fence then
     redis.call('DEL', lock)
-    redis.call('PUBLISH', inbox, 'ask ' .. token)
+    send(token, inboxes, 'ask ' .. token)
     return false
   end
-  redis.call('PUBLISH', inbox, string.format('grant %s %.0f %s', token, fence, claim_ms))
+  send(token, inboxes, string.format('grant %s %.0f %s', token, fence, claim_ms))
   return true
 end
 

@@ -6,7 +6,8 @@
 -- #include server_time
 -- #include limits
 -- #include holder
-local token, told = ARGV[1], ARGV[3] .. ' ' .. ARGV[1] .. ' ' .. ARGV[4]
+-- #include inboxes
+local token = ARGV[1]
 local over_ms = redis.call('ZSCORE', KEYS[2], token)
 local holds = over_ms and tonumber(over_ms) > now_ms or holder_of(KEYS[1]) == token or redis.call('GET', KEYS[3]) == token
 if not holds then
@@ -15,9 +16,7 @@ end
 if tonumber(ARGV[5]) > 0 then
   redis.pcall('SET', KEYS[4], ARGV[4], 'PX', ARGV[5]) -- without memory for it, there is the message
 end
-local inbox = ARGV[2] .. string.match(token, '^[^:]*')
-local hears = tonumber(redis.call('PUBSUB', 'NUMSUB', inbox)[2]) > 0
-if ARGV[3] ~= '' then
-  redis.call('PUBLISH', inbox, told) -- in a Cluster, it may listen at another node
+if ARGV[3] == '' then
+  return is_there(token, ARGV[2]) and 2 or 1
 end
-return hears and 2 or 1
+return send(token, ARGV[2], ARGV[3] .. ' ' .. token .. ' ' .. ARGV[4]) > 0 and 2 or 1

@@ -8,29 +8,7 @@ local GRANT_LOOKS, MOVE_LOOKS = 5, 2
 local SHED_MAX = 64
 -- How many queues one call has looked after by a waiter of theirs; and how many entries, at either end, it asks.
 local NUDGES_MAX, NUDGE_LOOKS = 4, 16
-
--- The channel of the client that a token belongs to.
-local function inbox_of(token, inboxes)
-  return inboxes .. string.match(token, '^[^:]*')
-end
-
--- Whether a waiter's process is still there: NUMSUB of its inbox says so.
-local function is_there(token, inboxes)
-  return tonumber(redis.call('PUBSUB', 'NUMSUB', inbox_of(token, inboxes))[2]) > 0
-end
-
--- The same for many (every `step`-th of the list): true for each that is there, or is `me`.
-local function are_there(tokens, step, inboxes, me)
-  local channels, there = {}, {}
-  for at = 1, #tokens, step do
-    channels[#channels + 1] = inbox_of(tokens[at], inboxes)
-  end
-  local counted = redis.call('PUBSUB', 'NUMSUB', unpack(channels))
-  for at = 1, #channels do
-    there[at] = counted[2 * at] > 0 or tokens[(at - 1) * step + 1] == me
-  end
-  return there
-end
+-- #include inboxes
 
 -- Take the dead out of the first SHED_MAX of a queue.
 local function shed(queue, inboxes, me)
@@ -87,7 +65,7 @@ local function nudge(queue, inboxes)
     if not some.err and some[1] then
       for at, there in ipairs(are_there(some, 1, inboxes)) do
         if there then
-          redis.call('PUBLISH', inbox_of(some[at], inboxes), 'ask ' .. some[at])
+          send(some[at], inboxes, 'ask ' .. some[at])
           return
         end
       end

@@ -9,6 +9,6 @@ local function tell_keeper(holder, inboxes, queue, came)
   end
   local count = string.sub(holder, -2) ~= '*+' and (queue and redis.call('ZCARD', queue) or 0)
   if not count or count > 0 and count <= (came or 1) then
-    redis.call('PUBLISH', inbox_of(holder, inboxes), 'yield ' .. holder)
+    send(holder, inboxes, 'yield ' .. holder)
   end
 end
