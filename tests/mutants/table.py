@@ -32,7 +32,7 @@ class Mutant:
 
 ACQUIRE, RELEASE, RENEW = "_lua/acquire.lua", "_lua/release.lua", "_lua/renew.lua"
 FENCE, QUEUE, TOMBSTONE, ORDER = "_lua/fence.lua", "_lua/queue.lua", "_lua/tombstone.lua", "_lua/order.lua"
-INBOXES, WAITERS, WANTED = "_lua/inboxes.lua", "_lua/waiters.lua", "_lua/wanted.lua"
+CLIENTS, WAITERS, WANTED = "_lua/inboxes.lua", "_lua/waiters.lua", "_lua/wanted.lua"
 ENQUEUE, NOT_YET = "_lua/enqueue.lua", "_lua/not_yet.lua"
 TENURE = "_core/tenure.py"
 #: The lock, where workers of a process hand it on.
@@ -426,7 +426,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "redis.call('SET', key, fence + more, 'PX', fence_ms, 'GET')",
         "redis.call('SET', key, fence + more, 'GET')",
     ),
-    Mutant("a dead waiter is not skipped", INBOXES, "[2] > 0\n", "[2] >= 0\n"),
+    Mutant("a dead waiter is not skipped", CLIENTS, "[2] > 0\n", "[2] >= 0\n"),
     Mutant("the queue is last in, first out", QUEUE, "'ZPOPMIN'", "'ZPOPMAX'"),
     Mutant("a handoff wakes no waiter", QUEUE, "send(token, inboxes, string", "local _ = (string"),
     Mutant(
