@@ -56,6 +56,8 @@ environment:
 """
 
 _COMMANDS = ("run", "elect", "status", "list", "deadlocks", "top", "watch", "web", "break", "ask", "doctor", "lab")
+#: Commands whose file and function are called otherwise: `break` is no name that Python can import.
+_ELSEWHERE = {"break": ("breaking", "main_of_break"), "ask": ("breaking", "main_of_ask")}
 #: Commands of distributions of their own, which have them as entry points of `holdfast.commands`.
 _APART = {"lab": "holdfast-lab"}
 
@@ -133,7 +135,8 @@ def _dispatch(words: list[str]) -> int:
 
     if first in _APART:
         return _run_apart(first, words[1:])
-    command: Callable[[list[str]], int] = import_module(f"holdfast.cli.{first}").main  # only its own file is imported
+    file, function = _ELSEWHERE.get(first, (first, "main"))
+    command: Callable[[list[str]], int] = getattr(import_module(f"holdfast.cli.{file}"), function)  # no other file
     return command(words[1:])
 
 

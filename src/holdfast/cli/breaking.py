@@ -17,7 +17,7 @@ from holdfast.web.view import KINDS
 if TYPE_CHECKING:
     from holdfast import Asked, Broken, Client, Holder
 
-__all__ = ["main", "main_of_ask"]
+__all__ = ["main_of_ask", "main_of_break"]
 
 #: The fencing token of no holder.
 _NO_ONE = -1
@@ -44,7 +44,7 @@ exit status: 0 when a holder was told; 66 no one holds it  75 its holder hears n
   64 usage  69 server not available  77 access refused"""
 
 
-def main(words: list[str]) -> int:
+def main_of_break(words: list[str]) -> int:
     """`holdfast break`."""
     parser = _parser("break", "Take a lock away from its holder, who is told, and hand it to the next one.", _EPILOG)
     parser.add_argument("--yes", action="store_true", help="do not ask whether to do it")
