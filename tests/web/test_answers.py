@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
 import signal
 import socket
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from email.message import Message
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 
 import holdfast as library
 from holdfast import embedded
+from holdfast.web.poller import Poller
 from testbed.waiting import eventually
 from tests.support.commands import PATIENCE_S, holdfast, started
 from tests.web.conftest import get
@@ -135,6 +137,51 @@ def test_a_server_that_is_gone_and_comes_back(
     assert "holdfast_web_up 0" in ask(address, "/metrics").text
     private_server(port=port)
     eventually(lambda: get(address, "api/locks")["error"] is None)
+
+
+def test_a_server_that_is_not_there_is_said_once() -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+    words = ("web", "--listen", "127.0.0.1:0", "--interval", "100ms", "--url", f"redis://127.0.0.1:{port}")
+    with started(*words) as process:
+        assert process.stdout is not None and process.stderr is not None
+        address = process.stdout.readline().decode().strip()
+        with asked(address, "/api/events"):  # so that it looks as often as it may
+            eventually(lambda: get(address, "api/locks")["looks"] > 2)
+        assert "cannot be reached" in get(address, "api/locks")["error"]
+        process.send_signal(signal.SIGTERM)
+        (line,) = process.stderr.read().decode().splitlines()
+    assert f"127.0.0.1:{port} cannot be reached" in line and line.endswith("looking again until it answers")
+
+
+def test_a_look_that_fails_by_a_mistake_is_followed_by_others() -> None:
+    class Client:
+        looks = 0
+        locks: tuple[library.Listed, ...] = ()
+
+        async def list(self, pattern: str, *, grants: bool) -> AsyncIterator[library.Listed]:
+            self.looks += 1
+            if self.looks < 3:
+                raise RuntimeError("a mistake")
+            for each in self.locks:
+                yield each
+
+    async def run() -> None:
+        poller = Poller(Client(), "*", 0.01, said.append)
+        streaming = poller.stream(asyncio.Event())
+        looking = asyncio.ensure_future(poller.run())
+        try:
+            errors = [json.loads(await anext(streaming))["error"]]
+            while len(errors) < 2 or errors[-1] is not None:
+                errors.append(json.loads(await anext(streaming))["error"])
+        finally:
+            looking.cancel()
+            await streaming.aclose()
+        assert "RuntimeError: a mistake" in errors
+
+    said: list[Exception] = []
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    assert [str(each) for each in said] == ["a mistake"]
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,13 @@ def _is_loopback(host: str) -> bool:
     return False
 
 
+def _trouble(error: Exception) -> None:
+    if os.environ.get("HOLDFAST_TRACEBACK") and exits.status_of(error) == exits.INTERNAL:
+        raise error
+    said = str(error) if isinstance(error, TimeoutError) else exits.sentence(error)
+    say(f"{said}; looking again until it answers")
+
+
 async def _serve(options: argparse.Namespace, host: str, listening: socket.socket, token: str | None) -> None:
     import uvicorn
 
@@ -142,7 +149,7 @@ async def _serve(options: argparse.Namespace, host: str, listening: socket.socke
 
     loop = asyncio.get_running_loop()
     async with holdfast.asyncio.connect(**client_options(options)) as client:
-        poller = Poller(client, options.pattern, options.interval)
+        poller = Poller(client, options.pattern, options.interval, _trouble)
         app = application(poller, _names(host, options.allow_host), stopping, token)
         config = uvicorn.Config(
             app,

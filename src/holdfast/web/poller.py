@@ -12,7 +12,7 @@ import contextlib
 import json
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -43,12 +43,18 @@ SAME_MS = 250
 
 
 class Poller:
-    """What is known of the locks that fit `pattern`. `client`: of the asyncio API."""
+    """What is known of the locks that fit `pattern`. `client`: of the asyncio API.
 
-    def __init__(self, client: Any, pattern: str, interval_s: float) -> None:
+    `trouble`: says what a look that failed has raised; called with it once, until a look succeeds.
+    """
+
+    def __init__(
+        self, client: Any, pattern: str, interval_s: float, trouble: Callable[[Exception], object] = lambda error: None
+    ) -> None:
         self._client = client
         self._pattern = pattern
         self._interval_s = interval_s
+        self._trouble = trouble
         self.seen: dict[str, Listed] = {}
         self.error: str | None = None
         self.truncated = False
@@ -74,8 +80,12 @@ class Poller:
                 async with asyncio.timeout(LOOK_MAX_S):
                     await self._look()
                 self.error = None
-            except (HoldfastError, TimeoutError) as error:
-                self.error = str(error) or f"no answer within {LOOK_MAX_S:g} s"
+            except Exception as error:  # a mistake of ours, too: the page shows it, and the next look may succeed
+                wrong = TimeoutError(f"no answer within {LOOK_MAX_S:g} s") if isinstance(error, TimeoutError) else error
+                if self.error is None:
+                    self._trouble(wrong)
+                known = isinstance(wrong, (HoldfastError, TimeoutError))
+                self.error = str(wrong) if known else f"{type(wrong).__name__}: {wrong}"
                 self._tell({})
             self.took_s = time.monotonic() - began
             self.looks += 1
