@@ -296,13 +296,12 @@ def asyncio_names(package: Path = PACKAGE) -> str | None:
     if homes is None or public is None:
         return None
     left_out = [name for home in FOR_THREADS for name in homes.pop(home, ())]
-    homed = {name for names in homes.values() for name in names}
     names = [name for name in public if name not in left_out]
-    homes["errors"] = [name for name in names if name not in homed]
     head = (package / "asyncio.py").read_text(encoding="utf-8").partition("\nfrom ")[0]
     imports = [
         f"from holdfast.{home.replace('_sync', '_async')} import {', '.join(its)}" for home, its in homes.items()
     ]
+    imports.append("from holdfast.errors import *")
     return _formatted("\n".join([head, *imports, "", f"__all__ = {names!r}", ""]), package / "asyncio.py")
 
 

@@ -10,6 +10,7 @@ with locks.lock("orders:42", ttl=30) as lease:
 from __future__ import annotations
 
 from holdfast._runtime.lazily import lazily as _lazily
+from holdfast.errors import *
 
 TYPE_CHECKING = False  # that of typing, which takes longer to import than all of this
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast._api.breaking import Asked, Broken
     from holdfast._api.changes import Change
+    from holdfast._api.deadlocks import Deadlock, DeadlockParty
     from holdfast._api.holder import Holder, LockStatus, RWLockStatus, SemaphoreStatus, Waiting
     from holdfast._api.options import LeaseOptions
     from holdfast._api.outcome import Outcome
@@ -34,30 +36,6 @@ if TYPE_CHECKING:
     from holdfast._sync.optimistic import Optimistic, Transaction
     from holdfast._sync.rwlock import ReadLease, ReadLock, RWLock, WriteLease, WriteLock
     from holdfast._sync.semaphore import Semaphore
-    from holdfast.errors import (
-        AcquireCancelled,
-        AcquireTimeout,
-        AlreadyHeld,
-        BrokenBarrierError,
-        CannotStartThread,
-        ClientClosed,
-        ConfigurationError,
-        DeclarationMismatch,
-        HoldfastError,
-        InsufficientReplicas,
-        LeaseLost,
-        LeaseReleased,
-        NotHeld,
-        OptimisticConflict,
-        OutcomeUnknown,
-        QuorumUnreachable,
-        ScriptRefused,
-        ServerError,
-        ServerUnreachable,
-        StaleFencingToken,
-        TooManyPermits,
-        UpgradeRefused,
-    )
 
 __all__ = [
     "AcquireCancelled",
@@ -153,10 +131,10 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("asyncio", "embedded", "errors", "fencing", "testing", "trio"):
+    if name in ("asyncio", "embedded", "fencing", "testing", "trio"):
         return _lazily(f"holdfast.{name}")
-    if name in __all__:
-        value = globals()[name] = getattr(_lazily(f"holdfast.{_HOME.get(name, 'errors')}"), name)
+    if name in _HOME:
+        value = globals()[name] = getattr(_lazily(f"holdfast.{_HOME[name]}"), name)
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

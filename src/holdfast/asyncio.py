@@ -26,31 +26,7 @@ from holdfast._async.optimistic import Optimistic, Transaction
 from holdfast._async.rwlock import ReadLease, ReadLock, RWLock, WriteLease, WriteLock
 from holdfast._async.semaphore import Semaphore
 from holdfast._reports.observing import LeaseInfo, Observer
-from holdfast.errors import (
-    AcquireCancelled,
-    AcquireTimeout,
-    AlreadyHeld,
-    BrokenBarrierError,
-    CannotStartThread,
-    ClientClosed,
-    ConfigurationError,
-    DeadlockDetected,
-    DeclarationMismatch,
-    HoldfastError,
-    InsufficientReplicas,
-    LeaseLost,
-    LeaseReleased,
-    NotHeld,
-    OptimisticConflict,
-    OutcomeUnknown,
-    QuorumUnreachable,
-    ScriptRefused,
-    ServerError,
-    ServerUnreachable,
-    StaleFencingToken,
-    TooManyPermits,
-    UpgradeRefused,
-)
+from holdfast.errors import *
 
 __all__ = [
     "AcquireCancelled",
