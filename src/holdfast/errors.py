@@ -88,18 +88,13 @@ class ConfigurationError(HoldfastError, ValueError):
 
     def __init__(self, argument: str, value: object, allowed: str) -> None:
         value = _without_secrets(value, argument in _ADDRESSES)
-        shown = _shown(value)
-        super().__init__(
-            f"{argument} = {shown} is not allowed: {allowed}", argument=argument, value=value, allowed=allowed
-        )
+        message = f"{argument} = {_shown(value)} is not allowed: {allowed}"
+        super().__init__(message, argument=argument, value=value, allowed=allowed)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A value may be anything a caller passed in, also something that does not pickle.
-        return _revive, (
-            type(self),
-            self.message,
-            {"argument": self.argument, "value": _shown(self.value), "allowed": self.allowed},
-        )
+        fields = {"argument": self.argument, "value": _shown(self.value), "allowed": self.allowed}
+        return _revive, (type(self), self.message, fields)
 
 
 #: What a message may show of an address: hosts and ports, and a path without anything unusual.
@@ -183,23 +178,12 @@ class AcquireTimeout(HoldfastError, TimeoutError):
     holder: Any
 
     def __init__(
-        self,
-        name: str,
-        waited_s: float,
-        holder: Any = None,
-        because: str | None = None,
-        kind: str = "lock",
+        self, name: str, waited_s: float, holder: Any = None, because: str | None = None, kind: str = "lock"
     ) -> None:
         by = f", held by {holder.who}" if holder else ""
         why = f" ({because})" if because else ""
-        super().__init__(
-            f"{kind} {name!r} was not acquired within {waited_s:.3f} s{by}{why}",
-            kind=kind,
-            name=name,
-            waited_s=waited_s,
-            holder=holder,
-            because=because,
-        )
+        message = f"{kind} {name!r} was not acquired within {waited_s:.3f} s{by}{why}"
+        super().__init__(message, kind=kind, name=name, waited_s=waited_s, holder=holder, because=because)
 
 
 class AcquireCancelled(HoldfastError):
@@ -228,12 +212,8 @@ class AlreadyHeld(HoldfastError):
 
     def __init__(self, name: str, kind: str = "lock", wanted: str = "lock") -> None:
         out = _WAYS_OUT.get((kind, wanted), "release that lease first")
-        super().__init__(
-            f"{kind} {name!r} is already held by this thread or task, which asked for the {wanted}; {out}",
-            kind=kind,
-            name=name,
-            wanted=wanted,
-        )
+        message = f"{kind} {name!r} is already held by this thread or task, which asked for the {wanted}; {out}"
+        super().__init__(message, kind=kind, name=name, wanted=wanted)
 
 
 #: What to do for a thread that holds the first and asks for the second.
@@ -260,12 +240,9 @@ class DeadlockDetected(HoldfastError):
     deadlock: Any
 
     def __init__(self, name: str, deadlock: Any, kind: str = "lock") -> None:
-        super().__init__(
-            f"{kind} {name!r} was not acquired, to end a deadlock: {deadlock}; release what is held and begin again",
-            kind=kind,
-            name=name,
-            deadlock=deadlock,
-        )
+        message = f"{kind} {name!r} was not acquired, to end a deadlock: {deadlock}"
+        message += "; release what is held and begin again"
+        super().__init__(message, kind=kind, name=name, deadlock=deadlock)
 
 
 class NotHeld(HoldfastError):
@@ -314,12 +291,8 @@ class LeaseLost(HoldfastError):
     reason: str
 
     def __init__(self, name: str, reason: str, kind: str = "lock") -> None:
-        super().__init__(
-            f"the lease of {kind} {name!r} is lost ({reason}); another client may hold it now",
-            kind=kind,
-            name=name,
-            reason=reason,
-        )
+        message = f"the lease of {kind} {name!r} is lost ({reason}); another client may hold it now"
+        super().__init__(message, kind=kind, name=name, reason=reason)
 
 
 #: What to do where the error itself says nothing better.
@@ -350,13 +323,8 @@ class ServerError(HoldfastError):
         self, node: str, kind: str, server_message: str, way_out: str | None = None, about: str | None = None
     ) -> None:
         where = f"server {node}" if node else "the server"
-        super().__init__(
-            f"{_of(about)}{where} said: {shown(server_message, 500)}; {way_out or _LOOK}",
-            node=node,
-            kind=kind,
-            server_message=server_message,
-            about=about,
-        )
+        message = f"{_of(about)}{where} said: {shown(server_message, 500)}; {way_out or _LOOK}"
+        super().__init__(message, node=node, kind=kind, server_message=server_message, about=about)
 
 
 class ScriptRefused(ServerError):
@@ -380,12 +348,8 @@ class ServerUnreachable(HoldfastError):
     about: str | None
 
     def __init__(self, node: str, because: str, about: str | None = None, way_out: str | None = None) -> None:
-        super().__init__(
-            f"{_of(about)}server {node} cannot be reached: {shown(because, 500)}; {way_out or _REACH}",
-            node=node,
-            because=because,
-            about=about,
-        )
+        message = f"{_of(about)}server {node} cannot be reached: {shown(because, 500)}; {way_out or _REACH}"
+        super().__init__(message, node=node, because=because, about=about)
 
 
 class OutcomeUnknown(HoldfastError):
@@ -401,13 +365,11 @@ class OutcomeUnknown(HoldfastError):
     about: str | None
 
     def __init__(self, node: str, because: str, about: str | None = None) -> None:
-        super().__init__(
+        message = (
             f"{_of(about)}no answer from server {node}: {shown(because, 500)}; the command may have been executed: "
-            "check the state before repeating it",
-            node=node,
-            because=because,
-            about=about,
+            "check the state before repeating it"
         )
+        super().__init__(message, node=node, because=because, about=about)
 
 
 class QuorumUnreachable(HoldfastError):
@@ -425,14 +387,11 @@ class QuorumUnreachable(HoldfastError):
 
     def __init__(self, needed: int, heard: int, problems: tuple[str, ...], about: str | None = None) -> None:
         listed = "; ".join(shown(problem, 500) for problem in problems)
-        super().__init__(
+        message = (
             f"{_of(about)}{heard} servers gave an answer that counts and {needed} are needed; bring the others back: "
-            f"{listed}",
-            needed=needed,
-            heard=heard,
-            problems=problems,
-            about=about,
+            f"{listed}"
         )
+        super().__init__(message, needed=needed, heard=heard, problems=problems, about=about)
 
 
 class InsufficientReplicas(HoldfastError):
@@ -448,14 +407,11 @@ class InsufficientReplicas(HoldfastError):
     acked: int
 
     def __init__(self, name: str, needed: int, acked: int, kind: str = "lock") -> None:
-        super().__init__(
+        message = (
             f"{kind} {name!r}: {acked} replicas acknowledged and {needed} are needed, so it is not held; bring the "
-            "replicas back, or ask for fewer (sync_replicas)",
-            kind=kind,
-            name=name,
-            needed=needed,
-            acked=acked,
+            "replicas back, or ask for fewer (sync_replicas)"
         )
+        super().__init__(message, kind=kind, name=name, needed=needed, acked=acked)
 
 
 class ClientClosed(HoldfastError):
@@ -479,10 +435,8 @@ class CannotStartThread(HoldfastError, RuntimeError):
         way_out: str = "allow more threads (ulimit -u, the pids limit of the container), or acquire before the "
         "interpreter shuts down",
     ) -> None:
-        super().__init__(
-            f"the thread that renews leases could not be started ({because}): {way_out}",
-            because=because,
-        )
+        message = f"the thread that renews leases could not be started ({because}): {way_out}"
+        super().__init__(message, because=because)
 
 
 class UpgradeRefused(HoldfastError):
@@ -494,11 +448,11 @@ class UpgradeRefused(HoldfastError):
     name: str
 
     def __init__(self, name: str) -> None:
-        super().__init__(
+        message = (
             f"another reader of rwlock {name!r} is already waiting to become the writer; release the read lease, then "
-            "acquire the write lock",
-            name=name,
+            "acquire the write lock"
         )
+        super().__init__(message, name=name)
 
 
 class DeclarationMismatch(HoldfastError):
@@ -534,13 +488,10 @@ class TooManyPermits(HoldfastError):
     limit: int
 
     def __init__(self, name: str, asked: int, limit: int) -> None:
-        super().__init__(
-            f"{asked} permits of semaphore {name!r} can never be granted: it has {limit}; ask for fewer, "
-            "or resize() it",
-            name=name,
-            asked=asked,
-            limit=limit,
+        message = (
+            f"{asked} permits of semaphore {name!r} can never be granted: it has {limit}; ask for fewer, or resize() it"
         )
+        super().__init__(message, name=name, asked=asked, limit=limit)
 
 
 class BrokenBarrierError(HoldfastError):
@@ -566,11 +517,8 @@ class OptimisticConflict(HoldfastError):
     attempts: int
 
     def __init__(self, keys: tuple[str, ...], attempts: int) -> None:
-        super().__init__(
-            f"{', '.join(keys)} changed during each of {attempts} attempts; allow more attempts, or take a lock",
-            keys=keys,
-            attempts=attempts,
-        )
+        message = f"{', '.join(keys)} changed during each of {attempts} attempts; allow more attempts, or take a lock"
+        super().__init__(message, keys=keys, attempts=attempts)
 
 
 class StaleFencingToken(HoldfastError):
@@ -585,10 +533,8 @@ class StaleFencingToken(HoldfastError):
     seen: int | None
 
     def __init__(self, resource: str, token: int, seen: int | None) -> None:
-        super().__init__(
+        message = (
             f"fencing token {token} is refused by {resource!r}, which has seen {seen or 'a newer one'}: the lease it "
-            "belongs to is over; acquire a new one",
-            resource=resource,
-            token=token,
-            seen=seen,
+            "belongs to is over; acquire a new one"
         )
+        super().__init__(message, resource=resource, token=token, seen=seen)
