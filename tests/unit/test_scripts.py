@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from holdfast._lua import PARTS, SCRIPTS, _read
+from holdfast._lua import _TEXTS, PARTS, SCRIPTS
 
 #: A number in code; one that only changes a unit is no limit.
 _NUMBER = re.compile(r"(?<![\w.'\[])(?<![*/] )\d{2,}\b|[*/] (?!1000\b|1000000\b)\d{2,}\b")
@@ -54,7 +54,7 @@ def test_a_script_says_what_it_takes_and_returns(name: str) -> None:
 
 def test_every_part_is_included() -> None:
     text = "".join(script.text for script in SCRIPTS.values())
-    assert [part for part in PARTS if _read(part).splitlines()[0] not in text] == []
+    assert [part for part in PARTS if _TEXTS[part].splitlines()[0] not in text] == []
 
 
 @pytest.mark.parametrize(

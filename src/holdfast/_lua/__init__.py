@@ -21,26 +21,6 @@ except ImportError:
 
 __all__ = ["PARTS", "SCRIPTS", "Script", "load"]
 
-#: Files that are only ever included.
-PARTS = frozenset(
-    {
-        "advance",
-        "count",
-        "enqueue",
-        "fence",
-        "format",
-        "held_permits",
-        "holder",
-        "inboxes",
-        "let_in",
-        "limits",
-        "not_yet",
-        "order",
-        "permits",
-    }
-    | {"queue", "readers", "server_time", "tombstone", "waiters", "wanted"}
-)
-
 _INCLUDE = re.compile(r"^-- #include (\w+)\n", re.MULTILINE)
 
 
@@ -60,32 +40,33 @@ class Script:
         return f"Script({self.name!r}, {self.sha[:8]}…)"
 
 
-_texts: dict[str, str] = {}
+def _stems() -> list[str]:
+    try:
+        names = os.listdir(os.path.dirname(__file__))
+    except OSError:  # an archive
+        from importlib.resources import files
 
-
-def _read(stem: str) -> str:
-    if stem not in _texts:
-        try:
-            stems = [name[:-4] for name in os.listdir(os.path.dirname(__file__)) if name.endswith(".lua")]
-        except OSError:
-            stems = [stem]  # an archive
-        _texts.update({each: _text_of_file(each) for each in {*stems, stem}})
-    return _texts[stem]
+        names = [file.name for file in files(__name__).iterdir()]
+    return sorted(name[:-4] for name in names if name.endswith(".lua"))
 
 
 def _text_of_file(stem: str) -> str:
     # Not importlib.resources: importing that takes longer than all else here. The loader reads from archives too.
-    path = os.path.join(os.path.dirname(__file__), f"{stem}.lua")
     loader: Any = __spec__.loader
-    data: bytes = loader.get_data(path)
+    data: bytes = loader.get_data(os.path.join(os.path.dirname(__file__), f"{stem}.lua"))
     return data.decode()
+
+
+_TEXTS = {stem: _text_of_file(stem) for stem in _stems()}
+#: Files that are only ever included.
+PARTS = frozenset(stem for stem, text in _TEXTS.items() if text.startswith("-- Part: "))
 
 
 def load(name: str) -> Script:
     """Read `name`.lua and what it includes."""
 
     def text_of(stem: str) -> str:
-        return _INCLUDE.sub(lambda found: text_of(found[1]), _read(stem))
+        return _INCLUDE.sub(lambda found: text_of(found[1]), _TEXTS[stem])
 
     return Script(name, text_of(name))
 
@@ -94,19 +75,13 @@ class _Scripts(dict[str, Script]):
     """Reads what is asked for; asking which there are reads them all."""
 
     def __missing__(self, name: str) -> Script:
-        if name in PARTS:
+        if name in PARTS or name not in _TEXTS:
             raise KeyError(name)
-        try:
-            script = self[name] = load(name)
-        except FileNotFoundError:
-            raise KeyError(name) from None
+        script = self[name] = load(name)
         return script
 
     def _all(self) -> dict[str, Script]:
-        from importlib.resources import files
-
-        stems = sorted(file.name[:-4] for file in files(__name__).iterdir() if file.name.endswith(".lua"))
-        return {stem: self[stem] for stem in stems if stem not in PARTS}
+        return {stem: self[stem] for stem in _TEXTS if stem not in PARTS}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._all())
@@ -118,17 +93,13 @@ class _Scripts(dict[str, Script]):
         return name in self._all()
 
     def keys(self) -> Any:
-        """Names of all scripts."""
         return self._all().keys()
 
     def values(self) -> Any:
-        """All scripts."""
         return self._all().values()
 
     def items(self) -> Any:
-        """All of both."""
         return self._all().items()
 
 
-_read("acquire")  # and all the others
 SCRIPTS: dict[str, Script] = _Scripts()
