@@ -50,30 +50,6 @@ class CachedLease(Tenure):
     `asks` makes what it is asked for as. `idle_until`: after that, it is not taken any more.
     """
 
-    __slots__ = (
-        "_asks",
-        "claim_ms",
-        "deadline",
-        "ended",
-        "holder",
-        "idle",
-        "idle_since",
-        "idle_until",
-        "cache_for_s",
-        "lease_cache",
-        "key",
-        "kept_at_most_until",
-        "is_cut",
-        "name",
-        "orders",
-        "places",
-        "renew_from",
-        "short_s",
-        "ttl_ms",
-        "wanted",
-        "watch",
-    )
-
     def __init__(
         self,
         lease_cache: LeaseCache,

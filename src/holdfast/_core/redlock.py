@@ -65,23 +65,6 @@ class Quorum:
     restart loses data. `request_timeout_s`: how long a member is waited for; None: a small fraction of the ttl.
     """
 
-    __slots__ = (
-        "_ahead_s",
-        "_debts",
-        "_last_rounds",
-        "_last_rounds_bound",
-        "_paying",
-        "_patience_s",
-        "names",
-        "need",
-        "restart_delay_ms",
-        "run_ids",
-        "settings",
-        "size",
-        "unchecked",
-        "wrong",
-    )
-
     def __init__(
         self,
         names: Sequence[str],

@@ -34,25 +34,6 @@ _HELD = LeaseState.HELD
 class Schedule:
     """When which hold needs attention."""
 
-    __slots__ = (
-        "_asked",
-        "_asked_until",
-        "_early_s_per_ms",
-        "_heap",
-        "_live",
-        "_new",
-        "_plan_at",
-        "_plan_s_per_ms",
-        "_planned",
-        "_sequence",
-        "_settings",
-        "early",
-        "hears_since",
-        "look_s",
-        "meets",
-        "outlived",
-    )
-
     def __init__(self, settings: Settings = DEFAULT) -> None:
         #: Holds are noted in `outlived` that were held for that long when they are planned first.
         self.look_s = float("inf")
