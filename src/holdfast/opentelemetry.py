@@ -75,33 +75,27 @@ class OpenTelemetryObserver(Observer):
         span.end(start_ns + int(lasted_s * 1e9))
 
     def queued(self, lease: LeaseInfo) -> None:
-        """See `Observer`."""
         self._queued.add(1, self._attributes(lease))
 
     def acquired(self, lease: LeaseInfo, waited_s: float) -> None:
-        """See `Observer`."""
         attributes = self._attributes(lease)
         self._acquires.record(waited_s, {**attributes, "holdfast.outcome": "acquired"})
         self._held.add(1, attributes)
         self._span(lease, "acquire", lease.asked_at, waited_s)
 
     def busy(self, lease: LeaseInfo, waited_s: float) -> None:
-        """See `Observer`."""
         self._acquires.record(waited_s, self._attributes(lease, **{"holdfast.outcome": "busy"}))
         self._span(lease, "acquire", lease.asked_at, waited_s, "busy")
 
     def failed(self, lease: LeaseInfo, waited_s: float, error: str) -> None:
-        """See `Observer`."""
         more = {"holdfast.outcome": "failed", "error.type": error}
         self._acquires.record(waited_s, self._attributes(lease, **more))
         self._span(lease, "acquire", lease.asked_at, waited_s, error)
 
     def released(self, lease: LeaseInfo, held_s: float) -> None:
-        """See `Observer`."""
         self._end(lease, held_s)
 
     def lost(self, lease: LeaseInfo, held_s: float | None, reason: str) -> None:
-        """See `Observer`."""
         reason = reason_of(reason)
         self._lost.add(1, self._attributes(lease, **{"holdfast.reason": reason}))
         if held_s is not None:
@@ -114,15 +108,12 @@ class OpenTelemetryObserver(Observer):
         self._span(lease, "hold", lease.asked_at + lease.waited_s, held_s, error)
 
     def renewed(self, lease: LeaseInfo, lag_s: float) -> None:
-        """See `Observer`."""
         self._lags.record(lag_s, self._attributes(lease))
 
     def suspect(self, lease: LeaseInfo) -> None:
-        """See `Observer`."""
         self._suspects.add(1, self._attributes(lease))
 
     def trouble(self, server: str, error: str, lasts_s: float) -> None:
-        """See `Observer`."""
         address, apart, port = server.rpartition(":")
         attributes: dict[str, str | int] = {"server.address": address if apart else server, "error.type": error}
         if apart and port.isdigit():

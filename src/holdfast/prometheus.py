@@ -78,29 +78,23 @@ class PrometheusObserver(Observer):
         return lease.kind, self._families.of(lease.name)
 
     def queued(self, lease: LeaseInfo) -> None:
-        """See `Observer`."""
         self._queued.labels(*self._labels(lease)).inc()
 
     def acquired(self, lease: LeaseInfo, waited_s: float) -> None:
-        """See `Observer`."""
         labels = self._labels(lease)
         self._acquires.labels(*labels, "acquired").observe(waited_s)
         self._held.labels(*labels).inc()
 
     def busy(self, lease: LeaseInfo, waited_s: float) -> None:
-        """See `Observer`."""
         self._acquires.labels(*self._labels(lease), "busy").observe(waited_s)
 
     def failed(self, lease: LeaseInfo, waited_s: float, error: str) -> None:
-        """See `Observer`."""
         self._acquires.labels(*self._labels(lease), "failed").observe(waited_s)
 
     def released(self, lease: LeaseInfo, held_s: float) -> None:
-        """See `Observer`."""
         self._end(self._labels(lease), held_s)
 
     def lost(self, lease: LeaseInfo, held_s: float | None, reason: str) -> None:
-        """See `Observer`."""
         labels = self._labels(lease)
         self._lost.labels(*labels, reason_of(reason)).inc()
         self._end(labels, held_s)
@@ -111,18 +105,14 @@ class PrometheusObserver(Observer):
             self._holds.labels(*labels).observe(held_s)
 
     def renewed(self, lease: LeaseInfo, lag_s: float) -> None:
-        """See `Observer`."""
         self._lags.labels(*self._labels(lease)).observe(lag_s)
 
     def suspect(self, lease: LeaseInfo) -> None:
-        """See `Observer`."""
         self._suspects.labels(*self._labels(lease)).inc()
 
     def trouble(self, server: str, error: str, lasts_s: float) -> None:
-        """See `Observer`."""
         self._troubles.labels(server, error).inc()
         self._in_trouble.labels(server).set(1)
 
     def trouble_over(self, server: str, lasted_s: float) -> None:
-        """See `Observer`."""
         self._in_trouble.labels(server).set(0)
