@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
+import hiredis
 import pytest
 import redis
 
 from holdfast import embedded, errors
+from holdfast._engine.pack import pack_command
 from holdfast.cli.doctor import Finding, examine, examine_all
+from holdfast.cli.services import recognize
 from holdfast.cli.survey import Facts, Survey
 from testbed.topologies import NEVER_DOWN_MS, Cluster, Quorum, WithSentinel
 from tests.support.commands import holdfast, wait_for
+from tests.support.standin import StandIn, pump
 
 HEALTHY: dict[str, Any] = {
     "role": "master",
@@ -33,9 +40,16 @@ HEALTHY: dict[str, Any] = {
 CONFIG = {"save": "", "appendfsync": "everysec", "min-replicas-to-write": "1", "timeout": "0"}
 
 
-def facts(info: dict[str, Any] | None = None, config: dict[str, str] | None = None, **more: Any) -> Facts:
+KVROCKS = {"kvrocks_version": "2.9.0", "version": "2.9.0"}
+MEMORYDB = "clustercfg.shop.abc123.memorydb.us-east-1.amazonaws.com"
+SERVERLESS = "shop-abc123.serverless.use1.cache.amazonaws.com"
+
+
+def facts(
+    info: dict[str, Any] | None = None, config: dict[str, str] | None = None, at: str = "h:1", **more: Any
+) -> Facts:
     more = {"round_trips_ms": [0.2] * 9, "clocks_apart_s": 0.01, **more}
-    return Facts("h:1", "holdfast", {**HEALTHY, **(info or {})}, {**CONFIG, **(config or {})}, **more)
+    return Facts(at, "holdfast", {**HEALTHY, **(info or {})}, {**CONFIG, **(config or {})}, **more)
 
 
 def of(check: str, given: Facts) -> list[Finding]:
@@ -80,7 +94,82 @@ JUDGEMENTS = {
     "impatient": ("clients", "note", facts(config={"timeout": "60"})),
     "a restart forgets votes": ("persistence", "note", facts({"aof_enabled": 0}, kind="quorum")),
     "a member with replicas": ("replicas", "danger", facts(kind="quorum")),
+    "an active replica of KeyDB": ("role", "fatal", facts({"role": "active-replica"})),
+    "KeyDB, to be an active replica": ("role", "fatal", facts(config={"active-replica": "yes"})),
+    "KeyDB with several masters": ("role", "fatal", facts(config={"multi-master": "yes"})),
+    "KeyDB with one master": (
+        "version",
+        "ok",
+        facts({"redis_version": "6.3.4", "mvcc_depth": 0}, {"multi-master": "no"}),
+    ),
+    "another server with an old redis_version": ("version", "ok", facts({"redis_version": "4.0.0", **KVROCKS})),
+    "a log in several zones": ("failover", "ok", facts({"aof_enabled": 0}, at=f"{MEMORYDB}:6379")),
+    "evicts whatever INFO says": ("memory", "danger", facts({"maxmemory_policy": None}, at=f"{SERVERLESS}:6379")),
 }
+
+
+def test_a_durable_service_causes_no_alarm() -> None:
+    given = facts({"aof_enabled": 0}, {"min-replicas-to-write": "0", "save": ""}, at=f"{MEMORYDB}:6379")
+    assert {finding.weight for finding in examine(given)} == {"ok"}
+    assert {finding.weight for finding in examine(replace(given, server="h:6379"))} >= {"danger", "warning"}
+
+
+@pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl", "volatile-lrm", "allkeys-lfu", "eviction"])
+def test_every_policy_that_deletes_locks_is_dangerous_and_says_which(policy: str) -> None:
+    (found,) = of("memory", facts({"maxmemory": 10**9, "maxmemory_policy": policy}))
+    assert found.weight == "danger" and policy in found.what
+    assert ("as every lock has" in found.what) == policy.startswith("volatile")
+
+
+SERVICE_OF = {
+    "master.x.abc123.use1.cache.amazonaws.com": "Amazon ElastiCache",
+    SERVERLESS: "Amazon ElastiCache Serverless",
+    MEMORYDB: "Amazon MemoryDB",
+    "shop.westeurope.redis.azure.net": "Azure Managed Redis",
+    "shop.westeurope.redisenterprise.cache.azure.net": "Azure Managed Redis",
+    "shop.redis.cache.windows.net": "Azure Cache for Redis",
+    "r-bp1zxszhcgatnx.redis.rds.aliyuncs.com": "Alibaba Cloud Tair",
+    "eu1-fit-otter-19994.upstash.io": "Upstash",
+    "redis-16781.c273.us-east-1-2.ec2.cloud.redislabs.com": "Redis Enterprise",
+    "amaaaaaa-p.redis.us-phoenix-1.oci.oraclecloud.com": "OCI Cache",
+    "cache.amazonaws.com.example.org": None,
+    "127.0.0.1": None,
+}
+
+
+@pytest.mark.parametrize("host, name", SERVICE_OF.items())
+def test_a_service_is_known_by_its_address(host: str, name: str | None) -> None:
+    found = recognize(f"{host}:6379", HEALTHY, [])
+    assert (found and found.name) == name
+
+
+SERVICE_THAT_SAYS = {
+    "os": ("Amazon ElastiCache", "Amazon ElastiCache"),
+    "upstash_version": ("1.10.5", "Upstash"),
+    "rlec_version": ("7.4.2-169", "Redis Enterprise"),
+    "dragonfly_version": ("df-v1.40.1", "Dragonfly"),
+    "garnet_version": ("1.0.84", "Garnet"),
+    "kvrocks_version": ("2.9.0", "Kvrocks"),
+    "mvcc_depth": (0, "KeyDB"),
+    "redict_version": ("7.3.6", None),
+}
+
+
+@pytest.mark.parametrize("field, value, name", [(field, *each) for field, each in SERVICE_THAT_SAYS.items()])
+def test_a_service_is_known_by_its_info(field: str, value: Any, name: str | None) -> None:
+    found = recognize("10.0.0.7:6379", {**HEALTHY, field: value}, [])
+    assert (found and found.name) == name
+
+
+def test_a_service_is_known_by_how_it_refuses() -> None:
+    upstash = "Command is not available: 'CONFIG'. See https://upstash.com/docs/redis/overall/rediscompatibility"
+    for said, name in ((upstash, "Upstash"), ("command config not support for normal user", "Alibaba Cloud Tair")):
+        assert getattr(recognize("10.0.0.7:6379", {}, [said]), "name", None) == name
+
+
+def test_a_release_that_reaches_no_waiter_is_a_warning() -> None:
+    assert ("lock", "warning") in [(each.check, each.weight) for each in place("single", alone(), handoff_ms=9_900.0)]
+    assert ("lock", "ok") in [(each.check, each.weight) for each in place("quorum", alone(), handoff_ms=9_900.0)]
 
 
 @pytest.mark.parametrize("check, weight, given", JUDGEMENTS.values(), ids=JUDGEMENTS.keys())
@@ -187,7 +276,8 @@ def test_a_real_server_of_each_kind(server: embedded.Server) -> None:
     status, report = examined(server.url)
     assert (status, report["ok"], report["usable"]) == (0, True, True)
     assert set(report) == {
-        *("version", "command", "ok", "usable", "verdict", "place", "kind", "servers", "handoff_ms", "findings")
+        *("version", "command", "ok", "usable", "verdict", "place", "kind", "servers", "handoff_ms", "here"),
+        "findings",
     }
     assert set(report["findings"][0]) == {"check", "weight", "what", "do", "servers"}
     (told,) = report["servers"]
@@ -210,6 +300,54 @@ def test_for_people(valkey_server: embedded.Server) -> None:
     first, *rest = done.stdout.decode().splitlines()
     assert first.startswith(f"127.0.0.1:{valkey_server.port} can be used")
     assert any(line.startswith("ok lock ") for line in rest) and "\x1b" not in done.stdout.decode()
+    assert rest[-2:] == ["", "Here: all primitives, by scripts; waiters are told in order of arrival, by messages."]
+
+
+class Managed(StandIn):
+    """A real server behind an INFO and a CONFIG of its own."""
+
+    def __init__(self, server: embedded.Server, says: str) -> None:
+        self._target, self._says = (server.host, server.port), says.encode()
+        super().__init__()
+
+    def serve(self, client: socket.socket) -> None:
+        server = self.keep(socket.create_connection(self._target))
+        threading.Thread(target=pump, args=(server, client), name="stand-in", daemon=True).start()
+        reader = hiredis.Reader()
+        while data := client.recv(65536):
+            reader.feed(data)
+            while (request := reader.gets()) is not False:
+                if request[0].upper() == b"INFO":  # doctor asks, and waits for the answer
+                    client.sendall(b"$%d\r\n%b\r\n" % (len(self._says), self._says))
+                elif request[0].upper() == b"CONFIG":
+                    client.sendall(b"-ERR unknown command 'CONFIG'\r\n")
+                else:
+                    server.sendall(pack_command(tuple(request)))
+
+
+@pytest.mark.parametrize(
+    "says, service, usable, here",
+    [
+        (
+            "role:master\r\nos:Amazon MemoryDB\r\nconnected_slaves:1\r\naof_enabled:0",
+            "Amazon MemoryDB",
+            True,
+            "loses no lock",
+        ),
+        ("role:active-replica\r\nmvcc_depth:0\r\nredis_version:6.3.4", "KeyDB", False, None),
+        ("role:master\r\nkvrocks_version:2.9.0\r\nredis_version:4.0.0", "Kvrocks", True, "not been tried"),
+        ("role:master\r\nredis_version:7.2.4", None, True, "as managed services do"),
+    ],
+)
+def test_a_server_that_says_what_it_is(
+    valkey_server: embedded.Server, says: str, service: str | None, usable: bool, here: str | None
+) -> None:
+    with Managed(valkey_server, says) as managed:
+        status, report = examined(managed.url)
+    assert (status, report["usable"]) == ((0, True) if usable else (78, False)), report
+    assert report["servers"][0]["service"] == service
+    assert here in report["here"] if here else report["here"] is None
+    assert service != "Amazon MemoryDB" or set(weights(report).values()) <= {"ok", "note"}
 
 
 def test_a_server_that_evicts(private_server: Callable[..., embedded.Server]) -> None:

@@ -23,11 +23,13 @@ from holdfast.cli.survey import Facts, Survey, survey
 __all__ = ["CHECKS", "Finding", "examine", "examine_all", "main"]
 
 #: Oldest versions that are supported.
-_OLDEST = {"redis": (6, 2), "valkey": (7, 2)}
+_OLDEST: dict[str, tuple[int, ...]] = {"redis": (6, 2), "valkey": (7, 2)}
 #: Beyond this the clocks of server and client are worth a word (it harms no lock), s.
 _CLOCKS_APART_S = 1.0
 #: Beyond this (median of the round trips) short leases get hard to renew, ms.
 _SLOW_MS = 100.0
+#: A handoff that takes longer was not told to its waiter, ms.
+_UNTOLD_MS = 1000.0
 #: Part of maxmemory or maxclients from which it gets tight.
 _TIGHT = 0.9
 
@@ -116,135 +118,110 @@ def _survey(options: argparse.Namespace) -> Survey:
         return survey(**client_options(options))
 
 
-# ---- judging one server: each check gets its facts, and yields findings ----
+# ---- judging one server: each check gets its facts, and yields (weight, what, what to do) ----
+
+Judged = tuple[str, str, str | None]
 
 
-def _check_role(facts: Facts) -> Iterator[Finding]:
+def _check_role(facts: Facts) -> Iterator[Judged]:
     if facts.is_sentinel:
-        way_out = "use redis+sentinel://HOST:PORT/SERVICE"
-        yield Finding("role", "fatal", "this is a Sentinel, not a server that keeps data", way_out)
+        yield "fatal", "this is a Sentinel, not a server that keeps data", "use redis+sentinel://HOST:PORT/SERVICE"
     elif facts.info.get("role") == "slave":
         master = f"{facts.info.get('master_host')}:{facts.info.get('master_port')}"
-        yield Finding(
-            "role", "fatal", f"this is a replica of {clean(master)}, and accepts no writes", "name the master"
-        )
+        yield "fatal", f"this is a replica of {clean(master)}, and accepts no writes", "name the master"
+    elif facts.info.get("role") == "active-replica" or "yes" in map(facts.setting, ("active-replica", "multi-master")):
+        what = "active-active replication: several servers accept writes, and each of them grants the same lock"
+        yield "fatal", what, "keep locks on a server with active-replica no and multi-master no"
 
 
-def _check_version(facts: Facts) -> Iterator[Finding]:
+def _check_version(facts: Facts) -> Iterator[Judged]:
     found = facts.product
     if found is None:
-        yield Finding(
-            "version", "note", "not known: INFO is not allowed to this user", "Redis 6.2 or Valkey 7.2 at least"
-        )
+        yield "note", "not known: INFO is not allowed to this user", "Redis 6.2 or Valkey 7.2 at least"
         return
     product, version = found
-    shown = f"{product.capitalize()} {'.'.join(map(str, version))}"
-    oldest = _OLDEST[product]
+    name = "KeyDB" if product == "keydb" else product.capitalize()
+    shown = f"{name} {'.'.join(map(str, version))}"
+    oldest = _OLDEST.get(product, ())
     if version < oldest:
-        oldest_shown = ".".join(map(str, oldest))
-        yield Finding("version", "fatal", f"{shown} is too old", f"use {product.capitalize()} {oldest_shown} or newer")
+        yield "fatal", f"{shown} is too old", f"use {name} {'.'.join(map(str, oldest))} or newer"
     else:
-        yield Finding("version", "ok", shown)
+        yield "ok", shown, None
 
 
-def _check_eviction(facts: Facts) -> Iterator[Finding]:
+def _check_eviction(facts: Facts) -> Iterator[Judged]:
+    fixed = facts.service.policy if facts.service else None
     limit, used, policy = facts.number("maxmemory"), facts.number("used_memory"), facts.info.get("maxmemory_policy")
-    if limit is None or policy is None:
-        what = "eviction, persistence and replicas are not known: INFO is not allowed to this user"
-        yield Finding("memory", "note", what, "give doctor a user with +info +config|get, or check them yourself")
-    elif policy != "noeviction" and limit > 0:
-        yield Finding(
-            "memory",
-            "danger",
-            f"maxmemory-policy is {clean(policy)}: under memory pressure the server deletes locks that are held",
-            "set maxmemory-policy noeviction, or keep locks on a separate server",
-        )
+    if fixed is not None or (policy not in (None, "noeviction") and limit):
+        policy = clean(fixed or policy)
+        which = "keys that have a ttl, as every lock has" if policy.startswith("volatile") else "locks that are held"
+        what = f"maxmemory-policy is {policy}: under memory pressure the server deletes {which}"
+        yield "danger", what, ("" if fixed else "set maxmemory-policy noeviction, or ") + "keep locks on another server"
+    elif limit is None or policy is None:
+        what = "eviction, persistence or replicas are not known: INFO does not tell this user"
+        yield "note", what, "give doctor a user with +info +config|get, or check them yourself"
     elif policy != "noeviction":
-        yield Finding(
-            "memory",
-            "warning",
-            f"maxmemory-policy is {clean(policy)}; this is harmless only while maxmemory is not set",
-            "set maxmemory-policy noeviction",
-        )
+        what = f"maxmemory-policy is {clean(policy)}; this is harmless only while maxmemory is not set"
+        yield "warning", what, "set maxmemory-policy noeviction"
     elif limit > 0 and used is not None and used > limit * _TIGHT:
-        yield Finding(
-            "memory",
-            "warning",
-            f"{used * 100 // limit} % of maxmemory are used: at 100 %, no lock can be acquired",
-            "give it more memory, or move other data away",
-        )
+        what = f"{used * 100 // limit} % of maxmemory are used: at 100 %, no lock can be acquired"
+        yield "warning", what, "give it more memory, or move other data away"
     else:
-        yield Finding("memory", "ok", "nothing is evicted")
+        yield "ok", "nothing is evicted", None
 
 
-def _check_replicas(facts: Facts) -> Iterator[Finding]:
+def _check_replicas(facts: Facts) -> Iterator[Judged]:
     replicas = facts.number("connected_slaves")
-    if replicas is None or facts.info.get("role") == "slave":
+    if replicas is None or facts.info.get("role") == "slave" or facts.is_durable:
         return
     if facts.kind == "quorum":
         if replicas:
             what = f"{replicas} replica(s): if one of them takes over, the quorum counts a member that forgot its vote"
-            yield Finding("replicas", "danger", what, "a member of a quorum must have no replicas and no failover")
+            yield "danger", what, "a member of a quorum must have no replicas and no failover"
         return
     needed = facts.setting("min-replicas-to-write", "min-slaves-to-write")
     if replicas == 0 and needed in (None, "0"):
-        yield Finding(
-            "replicas", "note", "no replicas: if this server fails, there are no locks until it is back", None
-        )
+        yield "note", "no replicas: if this server fails, there are no locks until it is back", None
         return
     count = f"{replicas} replica" + ("s" if replicas != 1 else "")
     if needed == "0":
-        yield Finding(
-            "replicas",
-            "danger",
+        what = (
             f"{count}, and min-replicas-to-write is 0: a master that is cut off keeps granting locks, "
-            "while its successor grants the same ones",
-            "set min-replicas-to-write 1 and min-replicas-max-lag to a few seconds",
+            "while its successor grants the same ones"
         )
+        yield "danger", what, "set min-replicas-to-write 1 and min-replicas-max-lag to a few seconds"
     elif needed is None:
-        yield Finding(
-            "replicas",
-            "warning",
-            f"{count}; min-replicas-to-write is not known (CONFIG is not allowed to this user)",
-            "make sure that it is 1 or more",
-        )
+        what = f"{count}; min-replicas-to-write is not known (CONFIG is refused)"
+        yield "warning", what, "make sure that it is 1 or more"
     elif replicas < int(needed):
-        yield Finding(
-            "replicas",
-            "fatal",
-            f"{count} and min-replicas-to-write {needed}: the server refuses to write",
-            "bring the replicas back",
-        )
+        what = f"{count} and min-replicas-to-write {needed}: the server refuses to write"
+        yield "fatal", what, "bring the replicas back"
     else:
         lag = facts.setting("min-replicas-max-lag", "min-slaves-max-lag")
         until = f"for up to {clean(lag)} s (min-replicas-max-lag)" if lag not in (None, "0") else "indefinitely"
-        yield Finding(
-            "replicas",
-            "note" if lag != "0" else "danger",
-            f"{count}, min-replicas-to-write {needed}: a master that is cut off keeps granting locks {until}",
-            "set min-replicas-max-lag to a few seconds" if lag == "0" else None,
-        )
-    if replicas > 0:
-        yield Finding(
-            "failover",
-            "warning",
-            "replication is asynchronous: a failover may lose a lock that was just granted, and grant it twice",
-            'use sync_replicas="all" where that matters, and check fencing tokens at the resource',
-        )
+        what = f"{count}, min-replicas-to-write {needed}: a master that is cut off keeps granting locks {until}"
+        yield ("note", what, None) if lag != "0" else ("danger", what, "set min-replicas-max-lag to a few seconds")
 
 
-def _check_persistence(facts: Facts) -> Iterator[Finding]:
+def _check_failover(facts: Facts) -> Iterator[Judged]:
+    if not facts.number("connected_slaves") or facts.info.get("role") == "slave" or facts.kind == "quorum":
+        return
+    if facts.is_durable:
+        yield "ok", "writes are logged in several places before they are confirmed: none is lost", None
+    else:
+        what = "replication is asynchronous: a failover may lose a lock that was just granted, and grant it twice"
+        yield "warning", what, 'use sync_replicas="all" where that matters, and check fencing tokens at the resource'
+
+
+def _check_persistence(facts: Facts) -> Iterator[Judged]:
     aof = facts.number("aof_enabled")
-    if aof is None:
+    if aof is None or facts.is_durable:
         return
     fsync, save = facts.setting("appendfsync"), facts.setting("save")
-    failed = facts.info.get("rdb_last_bgsave_status") == "err" or facts.info.get("aof_last_write_status") == "err"
-    if failed:
-        yield Finding(
-            "persistence", "warning", "the last write to disk failed: the server may soon refuse writes", "see its log"
-        )
+    if facts.info.get("rdb_last_bgsave_status") == "err" or facts.info.get("aof_last_write_status") == "err":
+        yield "warning", "the last write to disk failed: the server may soon refuse writes", "see its log"
     if aof and fsync == "always":
-        yield Finding("persistence", "ok", "append-only file, fsync always: a crash loses no lock")
+        yield "ok", "append-only file, fsync always: a crash loses no lock", None
         return
     if facts.kind == "quorum":
         delay_s = facts.restart_delay_s
@@ -252,89 +229,70 @@ def _check_persistence(facts: Facts) -> Iterator[Finding]:
             what = (
                 "restart_delay is 0, and a restart forgets votes: restarted members grant locks that are held by others"
             )
-            yield Finding("persistence", "danger", what, "do not set restart_delay, or set appendfsync always")
+            yield "danger", what, "do not set restart_delay, or set appendfsync always"
         else:
             delay = "the ttl of the request" if delay_s is None else f"{delay_s:g} s"
             what = f"a restart forgets votes: after one the member does not vote for restart_delay ({delay})"
-            yield Finding(
-                "persistence", "note", what, "set restart_delay to the longest ttl in use, or appendfsync always"
-            )
+            yield "note", what, "set restart_delay to the longest ttl in use, or appendfsync always"
         return
     if aof and fsync in ("everysec", None):
         what = f"append-only file, fsync {fsync or 'not known'}: a machine crash may lose the locks of the last second"
-        yield Finding("persistence", "note", what, "set appendfsync always where that matters")
+        yield "note", what, "set appendfsync always where that matters"
         return
     how = "snapshots only" if save else "nothing is written to disk"
     if aof:
         how = f"append-only file with appendfsync {clean(fsync)}"
     elif save is None:
         how = "no append-only file"
-    yield Finding(
-        "persistence",
+    yield (
         "warning",
         f"{how}: a restart forgets the locks that are held, and grants them to others while their holders continue",
         "set appendonly yes (everysec loses a second at most), or keep it down for the longest ttl after a crash",
     )
 
 
-def _check_clock(facts: Facts) -> Iterator[Finding]:
+def _check_clock(facts: Facts) -> Iterator[Judged]:
     apart = facts.clocks_apart_s
     if apart is None:
         return
     side = "ahead of" if apart > 0 else "behind"
     if abs(apart) > _CLOCKS_APART_S:
-        yield Finding(
-            "clock",
-            "note",
-            f"the server's clock is {abs(apart):.1f} s {side} ours; locks do not depend on this (displayed times do)",
-            "keep both in step with NTP; the server's clock must never jump",
-        )
+        what = f"the server's clock is {abs(apart):.1f} s {side} ours; locks do not depend on this (displayed times do)"
+        yield "note", what, "keep both in step with NTP; the server's clock must never jump"
     else:
-        yield Finding("clock", "ok", f"the server's clock is {abs(apart) * 1000:.0f} ms {side} ours")
+        yield "ok", f"the server's clock is {abs(apart) * 1000:.0f} ms {side} ours", None
 
 
-def _check_latency(facts: Facts) -> Iterator[Finding]:
+def _check_latency(facts: Facts) -> Iterator[Judged]:
     if not facts.round_trips_ms:
         return
     middle = sorted(facts.round_trips_ms)[len(facts.round_trips_ms) // 2]
-    slow = middle > _SLOW_MS
-    yield Finding(
-        "latency",
-        "warning" if slow else "ok",
-        f"a round trip takes {middle:.2g} ms" if middle < 1 else f"a round trip takes {middle:.1f} ms",
-        "use a ttl of at least 100 round trips" if slow else None,
-    )
+    what = f"a round trip takes {middle:.2g} ms" if middle < 1 else f"a round trip takes {middle:.1f} ms"
+    yield ("warning", what, "use a ttl of at least 100 round trips") if middle > _SLOW_MS else ("ok", what, None)
 
 
-def _check_limits(facts: Facts) -> Iterator[Finding]:
+def _check_limits(facts: Facts) -> Iterator[Judged]:
     limit, used = facts.number("maxclients"), facts.number("connected_clients")
     if limit and used is not None and used > limit * _TIGHT:
-        yield Finding(
-            "clients",
-            "warning",
-            f"{used} of {limit} connections are in use",
-            "raise maxclients, or find out which clients use them",
-        )
+        what = f"{used} of {limit} connections are in use"
+        yield "warning", what, "raise maxclients, or find out which clients use them"
     timeout = facts.setting("timeout")
     if timeout not in (None, "0"):
-        yield Finding(
-            "clients",
-            "note",
-            f"idle connections are closed after {clean(timeout)} s; clients reopen them automatically",
-        )
+        yield "note", f"idle connections are closed after {clean(timeout)} s; clients reopen them automatically", None
 
 
 #: In no order: findings are shown by weight.
-CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    _check_role,
-    _check_version,
-    _check_eviction,
-    _check_replicas,
-    _check_persistence,
-    _check_clock,
-    _check_latency,
-    _check_limits,
-)
+CHECKS: dict[str, Callable[[Facts], Iterator[Judged]]] = {
+    "role": _check_role,
+    "version": _check_version,
+    "memory": _check_eviction,
+    "replicas": _check_replicas,
+    "failover": _check_failover,
+    "persistence": _check_persistence,
+    "clock": _check_clock,
+    "latency": _check_latency,
+    "clients": _check_limits,
+}
 
 
 # ---- judging the whole place ----
@@ -343,7 +301,10 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
 def _check_trial(found: Survey) -> Iterator[Finding]:
     error = found.trial_error
     if error is None:
-        if found.handoff_ms is not None:
+        if found.handoff_ms is not None and found.handoff_ms > _UNTOLD_MS and found.kind != "quorum":
+            what = f"a release did not reach the waiter, which got the lock after {found.handoff_ms / 1000:.1f} s"
+            yield Finding("lock", "warning", what, "find out which commands the server denies to scripts")
+        elif found.handoff_ms is not None:
             yield Finding("lock", "ok", f"a lock was acquired, handed over ({found.handoff_ms:.1f} ms) and released")
         if found.trial_warning is not None:
             yield Finding("scripts", "warning", *_without_scripts(found.trial_warning))
@@ -404,7 +365,7 @@ _PLACE_CHECKS = (_check_trial, _check_silent, _check_complaint, _check_independe
 
 def examine(facts: Facts) -> list[Finding]:
     """All findings about one server, heaviest first."""
-    return _by_weight(finding for check in CHECKS for finding in check(facts))
+    return _by_weight(Finding(name, *judged) for name, check in CHECKS.items() for judged in check(facts))
 
 
 def examine_all(found: Survey) -> list[Finding]:
@@ -429,6 +390,20 @@ def _by_weight(findings: Iterable[Finding]) -> list[Finding]:
 
 
 # ---- showing ----
+
+
+def _here(found: Survey) -> list[str]:
+    """Tell what holdfast does there, in sentences."""
+    if found.kind == "quorum":
+        how = "Here: locks and elections, by votes of a majority; waiters ask again and again"
+    elif found.trial_warning is not None:
+        how = "Here: locks and elections, by plain commands; waiters ask again and again, in no order"
+    else:
+        how = "Here: all primitives, by scripts; waiters are told in order of arrival, by messages"
+    said = {str(each.service) for each in found.servers if each.service}
+    if not said and any("unknown command" in each.lower() for facts in found.servers for each in facts.refusals):
+        said = {"The server lacks CONFIG, as managed services do."}
+    return [f"{how}.", *sorted(said)]
 
 
 def _verdict(findings: list[Finding], usable: bool) -> str:
@@ -456,6 +431,8 @@ def _print(found: Survey, findings: list[Finding], usable: bool) -> None:
         lines.append(f"{mark} {finding.check:<12} {clean(where + finding.what)}")
         if finding.do is not None:
             lines.append(f"   {'':<12} → {clean(finding.do)}")
+    if usable:
+        lines += ["", *map(clean, _here(found))]
     sys.stdout.write("\n".join(lines) + "\n")
 
 
@@ -468,6 +445,7 @@ def _print_json(found: Survey, findings: list[Finding], usable: bool) -> None:
                 "server": facts.server,
                 "product": product and product[0],
                 "version": product and ".".join(map(str, product[1])),
+                "service": facts.service and facts.service.name,
                 "clocks_apart_s": facts.clocks_apart_s,
             }
         )
@@ -480,6 +458,7 @@ def _print_json(found: Survey, findings: list[Finding], usable: bool) -> None:
             "kind": found.kind,
             "servers": servers,
             "handoff_ms": found.handoff_ms,
+            "here": " ".join(_here(found)) if usable else None,
             "findings": [
                 {"check": f.check, "weight": f.weight, "what": f.what, "do": f.do, "servers": f.servers}
                 for f in findings

@@ -7,6 +7,7 @@ released, since that alone proves that this user may do it all.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 import warnings
@@ -15,12 +16,17 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
+from holdfast.cli.services import Service, recognize
+
 __all__ = ["Facts", "Survey", "survey"]
 
 #: How long a server has for each answer, s.
 _PATIENCE_S = 5.0
 
 _KINDS = {"redis+sentinel": "sentinel", "redis+cluster": "cluster", "redlock": "quorum"}
+#: What CONFIG GET is asked for.
+_SETTINGS = ("save", "appendfsync", "min-replicas-to-write", "min-replicas-max-lag", "timeout")
+_SETTINGS_OF_KEYDB = ("active-replica", "multi-master")
 #: Options in URLs of a quorum that are not for the connections.
 _QUORUM_OPTIONS = ("restart_delay", "member_timeout")
 
@@ -39,11 +45,23 @@ class Facts:
     kind: str = "single"
     #: Of a member of a quorum: for how long it does not vote after a start, s; None: a ttl.
     restart_delay_s: float | None = None
+    #: What it said to INFO and CONFIG GET instead of an answer.
+    refusals: list[str] = field(default_factory=list)
 
     @property
     def is_sentinel(self) -> bool:
         """Whether it is a Sentinel, which keeps no data."""
-        return "sentinel" in (self.info.get("redis_mode"), self.info.get("server_mode"))
+        return "sentinel" in [self.info.get(f"{prefix}_mode") for prefix in ("redis", "server", "redict")]
+
+    @property
+    def service(self) -> Service | None:
+        """The service, if it is known by name."""
+        return recognize(self.server, self.info, self.refusals)
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether a failover and a restart lose nothing that was confirmed."""
+        return self.service is not None and self.service.is_durable
 
     def number(self, name: str) -> int | None:
         """A number from INFO."""
@@ -56,11 +74,12 @@ class Facts:
 
     @property
     def product(self) -> tuple[str, tuple[int, ...]] | None:
-        """(redis or valkey, version)."""
-        for product in ("valkey", "redis"):
+        """(redis, valkey or another that says it is itself, version)."""
+        for product in ("valkey", "redict", "dragonfly", "garnet", "kvrocks", "redis"):  # most have the last one, too
             version = self.info.get(f"{product}_version")
-            if isinstance(version, str):
-                return product, tuple(int(part) for part in version.split(".") if part.isdigit())
+            if version is not None:
+                named = "keydb" if product == "redis" and "mvcc_depth" in self.info else product
+                return named, tuple(int(part) for part in re.findall(r"\d+", str(version))[:3])
         return None
 
 
@@ -228,9 +247,9 @@ def _ask(url: str, namespace: str | None, kind: str = "single") -> Facts:
     with redis.Redis.from_url(url, socket_timeout=_PATIENCE_S, socket_connect_timeout=_PATIENCE_S) as client:
         facts = Facts(_shown(url), namespace, kind=kind)
         _let_in(client, facts.server)
-        facts.info = _told(lambda: client.info("everything")) or _told(client.info) or {}
-        for name in ("save", "appendfsync", "min-replicas-to-write", "min-replicas-max-lag", "timeout"):
-            got = _told(lambda name=name: client.config_get(name)) or {}  # type: ignore[misc]
+        facts.info = _told(lambda: client.info("everything")) or _told(client.info, facts.refusals) or {}
+        for name in _SETTINGS + _SETTINGS_OF_KEYDB:
+            got = _told(lambda name=name: client.config_get(name), facts.refusals) or {}  # type: ignore[misc]
             facts.config.update({_text(key): _text(value) for key, value in got.items()})
         _measure(client, facts)
     return facts
@@ -257,13 +276,15 @@ def _let_in(client: Any, server: str) -> None:
         raise errors.ServerError(server, kind, str(error)) from None
 
 
-def _told(ask: Callable[[], Any]) -> Any:
-    """The answer, or None when this user does not get one."""
+def _told(ask: Callable[[], Any], refusals: list[str] | None = None) -> Any:
+    """The answer, or None when this user does not get one; `refusals` gets what was said instead."""
     import redis
 
     try:
         return ask()
-    except redis.exceptions.RedisError:
+    except redis.exceptions.RedisError as error:
+        if refusals is not None:
+            refusals.append(str(error))
         return None
 
 
