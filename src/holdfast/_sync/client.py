@@ -277,6 +277,18 @@ class Client:
             from holdfast._sync.election import Election
         return Election(self._session, check_name(name), options_of(options, self._options))
 
+    def held(self) -> tuple[Lease, ...]:
+        """Return what this thread holds by this client, as far as is known now: for messages, and to release on the way
+        out.
+
+            for lease in locks.held():
+                print(lease.name, lease.remaining())
+
+        Leases of locks, shared locks, multilocks and elections that it has acquired and not released, each once, in
+        no order. Permits of a semaphore have no owner, and are not among them. Sends nothing.
+        """
+        return self._session.held()
+
     def list(self, pattern: str = "*", *, grants: bool = False) -> Iterator[Listed]:
         """The locks, shared locks, semaphores and elections of the namespace whose names fit `pattern`.
 
@@ -532,6 +544,31 @@ class Client:
             return self.lock(name, reentrant=reentrant, **options)
 
         return locked(make, template, check_bool("skip_if_held", skip_if_held), timeout_of(timeout), otherwise)
+
+    @explains_options
+    def limited(
+        self,
+        template: str,
+        *,
+        permits: int,
+        timeout: Duration | None = None,
+        **options: Unpack[LeaseOptions],
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Decorator: at most `permits` calls (1 to 10,000) run at a time, on all hosts, for each name.
+
+            @locks.limited("tenant:{tenant}", permits=3)
+            def report(tenant: str) -> None: ...
+
+        The calls of a name hold permits of the semaphore of that name; all that are decorated for it declare the same
+        `permits`: `DeclarationMismatch`. `template` and `timeout` as in `locked`.
+        """
+        with importing:
+            from holdfast._sync.decorators import locked
+        count = check_count("permits", permits, 1, PERMITS_MAX)
+        made: Callable[[Any], Any] = locked(
+            lambda name: self.semaphore(name, count, **options), template, False, timeout_of(timeout), None
+        )
+        return made
 
     def close(self) -> None:
         """End it: nothing is granted any more, and what is held is lost.

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from holdfast._api.decorated import check_function, check_result
 from holdfast._api.naming import check_template, namer
 from holdfast._sync.entering import Enterable
-from holdfast._sync.lock import Leasable, Lock
+from holdfast._sync.lock import Leasable
 from holdfast.errors import AcquireTimeout, AlreadyHeld
 
 __all__ = ["Held", "Skipped", "locked"]
@@ -45,9 +45,9 @@ class Held(Enterable[Any]):
 
 
 def locked(
-    make: Callable[[str], Lock], template: str, skip_if_held: bool, timeout_s: float | None, otherwise: object
+    make: Callable[[str], Leasable[Any]], template: str, skip_if_held: bool, timeout_s: float | None, otherwise: object
 ) -> Any:
-    """See `Client.locked`. `make`: the lock of a name."""
+    """See `Client.locked` and `limited`. `make`: the lock, or the semaphore, of a name."""
     check_template(template)
     make("check")
 

@@ -179,6 +179,22 @@ class Lease:
         if record.check_expired(clock()):
             raise self._ended("ensure_held()")
 
+    def check(self) -> None:
+        """Ask the server whether it still holds: one round trip, before what cannot be undone.
+
+            lease.check()
+            pay(order)
+
+        `ensure_held` goes by this process's clock alone, and does not see a server that has lost its data, or an
+        operator who deleted the key. A lease that is renewed is renewed by this, too.
+
+        Raises `LeaseLost` when it had ended, `LeaseReleased` after a release, and the server's errors when it did not
+        answer (the lease then lasts as long as it did before). It does not promise that it still holds a moment later:
+        that is what `fencing_token` is for.
+        """
+        if not self._session.run(self._driver.client.check(self._record)):
+            raise self._ended("check()")
+
     def extend(self, ttl: Duration) -> None:
         """Make it last `ttl` seconds from now, and renew it for as long from now on. No longer than `max_hold` leaves.
 

@@ -20,6 +20,7 @@ from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import inbox_prefix
 from holdfast._core.settings import Settings
+from holdfast._core.snapshot import snapshot
 from holdfast._core.tokens import make_token
 from holdfast._front.base import close_later
 from holdfast._front.threads import ThreadsFront, has_ended
@@ -75,6 +76,12 @@ class Session(SessionBase):
         """The lease by which this thread holds it, or did until that was lost; None when there is none."""
         held = self.owners.get((owned_as, self.driver.me()))
         return held() if held is not None else None
+
+    def held(self) -> tuple[Any, ...]:
+        """The leases of this thread."""
+        me = self.driver.me()
+        leases = [known() for (_, owner), known in snapshot(self.owners.items()) if owner == me]
+        return tuple({id(lease): lease for lease in leases if lease is not None and lease.held}.values())
 
     def masters(self) -> int:
         """Return the number of servers that the keys are on, as far as is known."""

@@ -334,6 +334,20 @@ class Agent(Runner):
             raise
         return await self._extended(record, order, held, ttl_ms, asked_at)
 
+    async def check(self, record: LeaseRecord) -> bool:
+        """Ask whether it still stands, which renews it, too; False when it has ended. Raises `RequestFailed`."""
+        asked_at = await Now()
+        if record.check_expired(asked_at):
+            return False
+        # One that is not renewed is asked for a ms: no renewal shortens.
+        ttl_ms = (record.renewal_ttl_ms(asked_at) if record.renews else None) or 1
+        held = await record.renew(ttl_ms)
+        if not held:
+            record.lose("taken")
+        elif not record.extended(ttl_ms, asked_at, await Now()) and record.is_left_over:
+            self.spawn_release(record)  # extended on the server, but too late to be trusted
+        return record.alive
+
     async def _extended(self, record: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float) -> bool:
         now = await Now()
         at = self.schedule.extended(record, order, held, ttl_ms, asked_at, now, await Random())
