@@ -17,7 +17,7 @@ from holdfast._core.mutex import LockAcquisition, acquire_each, release_each
 from holdfast._core.settings import DEFAULT
 from holdfast._engine import link as links
 from holdfast._engine.loop import Engine
-from holdfast._engine.pack import PreparedRequest, pack_script
+from holdfast._engine.pack import PreparedRequest, pack_command, pack_script
 from holdfast._engine.requests import Ask, Bundle, Later
 from holdfast._engine.server import Server
 from holdfast._lua import SCRIPTS
@@ -120,6 +120,34 @@ def test_callers_and_the_engine_share_a_connection(server: Server, peer: Peer) -
     assert [answered.wait() for answered in theirs] == [(f"{number}".encode(), None) for number in range(20)]
     fences = sorted(answered.wait()[0][1] for answered in mine)
     assert fences == list(range(1, 21)) and len(peer.ends) == 1
+
+
+def test_a_caller_reads_while_the_engine_hands_out_what_it_has_read(server: Server, peer: Peer, engine: Engine) -> None:
+    """Each of them hands out its own."""
+    connected(server)
+    goes_on = threading.Event()
+
+    class Caller(Ask):
+        def end(self, reply: Reply, failure: RequestFailed | None) -> None:
+            super().end(reply, failure)
+            if not engine.is_mine():
+                goes_on.set()
+                on_engine(engine, bool)  # which has come to the end of what it hands out
+
+    peer.answer = lambda words: GRANTED if words[0] == b"EVALSHA" else None
+    handed_out: list[Reply] = []
+
+    def first(reply: Reply, _failure: RequestFailed | None) -> None:
+        handed_out.append(reply)
+        goes_on.wait(20)
+
+    for each in (first, lambda reply, _failure: handed_out.append(reply)):
+        engine.call(server.send, pack_command(("ECHO", "x")), 20.0, None, None, each)
+    peer.heard(3)
+    peer.say(b"$1\r\na\r\n$1\r\nb\r\n")
+    eventually(lambda: handed_out)
+    assert server.ask(Caller(ALONE, "t", clock() + 20.0)) == ([1, 7], None)
+    assert handed_out == [b"a", b"b"]
 
 
 def test_a_late_reply_is_not_given_to_the_next_request(server: Server, peer: Peer) -> None:

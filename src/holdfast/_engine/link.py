@@ -551,13 +551,14 @@ class Link(Matching):
         if self._reading.setdefault("", me) is not me:
             self._watch(False)  # a caller reads, and has us watch again afterwards
             return
-        ends = self._ends
         try:
             trouble = self._receive()
+            ends = [*self._ends]  # now: a caller may read from here on, and hands out its own
+            self._ends.clear()
         finally:
             del self._reading[""]
-        while ends:
-            self._hand_out(*ends.popleft(), True)
+        for end in ends:
+            self._hand_out(*end, True)
         if trouble is not None:
             self._end(trouble)
             return
