@@ -12,6 +12,7 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from holdfast import embedded
 from testbed import servers
 from testbed.waiting import eventually
 from tests.support.apis import Api
+from tests.support.bytecodes import at_bytecode, bytecodes_of, places_once
 
 #: Leases that are dropped at once; each cost the square of them.
 MANY = 20_000
@@ -92,6 +94,32 @@ def test_a_client_is_collected_while_its_own_lock_is_held(server: embedded.Serve
         released.set()
         holder.join()
     eventually(lambda: driver.closed, "it is closed in the background")
+
+
+@pytest.mark.usefixtures("little_to_collect")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_dropped_client_is_closed_though_an_exception_comes_up_in_its_finalizer(server: embedded.Server) -> None:
+    """A signal that comes while the collector runs is handled in the first finalizer: Python shows what that raises."""
+
+    class Interruption(BaseException):
+        pass
+
+    def interrupt(frame: FrameType) -> None:
+        raise Interruption
+
+    def used() -> list[Any]:
+        client = holdfast.connect(server.url)
+        client.lock(servers.unique()).acquire().release()
+        return [client]
+
+    places = bytecodes_of(used().clear)
+    assert {"_close_later", "begin_close", "call"} <= {place.code.co_name for place in places}
+    fronts = []
+    for number in places_once(places):
+        clients = used()
+        fronts.append(clients[0]._session.driver)
+        at_bytecode(number, interrupt, clients.clear)
+    eventually(lambda: all(front.ended for front in fronts), "they are closed")
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -238,6 +238,11 @@ class Client(Agent):
         for server in self.topology.nodes():
             server.reconnect()
 
+    def look_after(self) -> None:
+        """Close where the session is gone, but an exception came up in its finalizer: Python passes over that."""
+        if not self.closing and self.front.finalizer.peek() is None:
+            self.front.begin_close()
+
     def arm(self, at: float) -> None:
         """Something is due then."""
         self._arm(at)

@@ -31,6 +31,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from holdfast._core.abandon import abandon
+from holdfast._core.snapshot import snapshot
 from holdfast._runtime.clock import clock
 from holdfast._runtime.greenlets import who_patched
 from holdfast._runtime.inherited import ours
@@ -378,6 +379,13 @@ class Engine:
             for fd, mask in self._poller.masks.items():
                 poller.register(fd, mask)
         self._poller, self._bell = poller, bell
+        self.later(_SLEEP_MAX_S, self._look_after)
+
+    def _look_after(self) -> None:
+        """Have clients look whether they are still used."""
+        for client in snapshot(self._clients):
+            self._do(getattr(client, "look_after", _nothing), ())
+        self.later(_SLEEP_MAX_S, self._look_after)
 
     def _tear_down(self) -> None:
         bell, poller = self._bell, self._poller
@@ -449,6 +457,10 @@ class Engine:
                 bell.silence()
             elif (link := links.get(fd)) is not None:
                 self._do(link.ready, (mask,))
+
+
+def _nothing() -> None:
+    pass
 
 
 _engines: dict[tuple[int, str], Engine] = {}

@@ -40,7 +40,7 @@ from holdfast._runtime.inherited import let_go
 from holdfast._runtime.waits import SLICE_S, ring, silent_bell
 from holdfast.errors import CannotStartThread
 
-__all__ = ["SOON_S", "Front", "Start", "close_later", "forked"]
+__all__ = ["SOON_S", "Front", "Start", "forked"]
 
 R = TypeVar("R")
 #: Makes the protocol of an acquire, of its token, its timeout in s, and whether its first request was sent.
@@ -56,6 +56,9 @@ _CLOSE_MAX_S = 8.0
 
 class Front:
     """What an API asks of one client."""
+
+    #: Closes it when its session is collected.
+    finalizer: Any = None
 
     def __init__(
         self,
@@ -84,7 +87,8 @@ class Front:
             self.engine, self.topology, client_id, self._inboxes, self.settings, self.troubles, self.has_told
         )
         client.front = self
-        self.engine.enter(client)
+        if self.finalizer is not None:
+            self.engine.enter(client)
         self.can_ask = client.can_ask
         self.schedule, self.lines, self.lease_cache = client.schedule, client.lines, client.lease_cache
         self.notices, self.queueing, self.listening = client.notices, client.queueing, client.listening
@@ -95,6 +99,12 @@ class Front:
         self.introduce_at = float("-inf")
         #: It takes no more calls; it has ended; the process ends.
         self.closed = self.ended = self.exiting = False
+
+    def belong_to(self, session: object) -> None:
+        """Be closed when that is garbage-collected. Only then the engine keeps it."""
+        self.finalizer = weakref.finalize(session, _close_later, self)
+        self.finalizer.atexit = False  # fronts are closed at exit anyway
+        self.engine.enter(self.client)
 
     def has_told(self, record: LeaseRecord) -> bool:
         """True if what its user does when it is lost is done."""
@@ -281,7 +291,7 @@ class Front:
 _fronts: weakref.WeakSet[Front] = weakref.WeakSet()
 
 
-def close_later(front: Front) -> None:
+def _close_later(front: Front) -> None:
     """Close it in the background: its client was garbage-collected, in any thread and at any bytecode.
 
     At the end of the process, where nothing goes on in the background, wait for that.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,7 +21,6 @@ from holdfast._core.keys import inbox_prefix
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
 from holdfast._core.tokens import make_token
-from holdfast._front.base import close_later
 from holdfast._front.threads import ThreadsFront, has_ended
 from holdfast._reports.observing import Reports
 
@@ -42,8 +40,7 @@ class Session(SessionBase):
         super().__init__(redis_client, topology.nodes(), namespace, settings, Reports(observer))
         self.driver = ThreadsFront(topology, os.urandom(12).hex(), inbox_prefix(namespace), settings, self.reports)
         self.driver.asking = self.asking
-        self.finalizer = weakref.finalize(self, close_later, self.driver)
-        self.finalizer.atexit = False  # fronts are closed at exit anyway
+        self.driver.belong_to(self)
 
     def run(self, protocol: Protocol[R]) -> R:
         """Run it, with errors as users see them."""
@@ -97,7 +94,7 @@ class Session(SessionBase):
     def close(self) -> None:
         """End it."""
         self.driver.close()
-        self.finalizer.detach()  # not before: an exception may come up, and the rest is left to do
+        self.driver.finalizer.detach()  # not before: an exception may come up, and the rest is left to do
 
     def __str__(self) -> str:
         nodes = ", ".join(node.name for node in self.driver.topology.nodes())
