@@ -6,6 +6,7 @@ import _thread
 import asyncio
 import gc
 import os
+import sys
 import threading
 import time
 import warnings
@@ -96,16 +97,20 @@ def test_a_client_is_collected_while_its_own_lock_is_held(server: embedded.Serve
     eventually(lambda: driver.closed, "it is closed in the background")
 
 
+class Interruption(BaseException):
+    """Raised by a signal's handler: where the signal came while the collector ran, that is in the first finalizer."""
+
+
+def interrupt(_frame: FrameType) -> None:
+    raise Interruption
+
+
 @pytest.mark.usefixtures("little_to_collect")
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_dropped_client_is_closed_though_an_exception_comes_up_in_its_finalizer(server: embedded.Server) -> None:
-    """A signal that comes while the collector runs is handled in the first finalizer: Python shows what that raises."""
-
-    class Interruption(BaseException):
-        pass
-
-    def interrupt(frame: FrameType) -> None:
-        raise Interruption
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_dropped_client_is_closed_though_an_exception_comes_up_in_its_finalizer(
+    server: embedded.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", bool)  # Python shows it, and goes on
 
     def used() -> list[Any]:
         client = holdfast.connect(server.url)
@@ -117,9 +122,38 @@ def test_a_dropped_client_is_closed_though_an_exception_comes_up_in_its_finalize
     fronts = []
     for number in places_once(places):
         clients = used()
-        fronts.append(clients[0]._session.driver)
+        fronts.append(weakref.ref(clients[0]._session.driver))
         at_bytecode(number, interrupt, clients.clear)
-    eventually(lambda: all(front.ended for front in fronts), "they are closed")
+    clients = used()
+    fronts.append(weakref.ref(clients[0]._session.driver))
+    with monkeypatch.context() as patched:  # before the first of our own
+        patched.setattr(weakref.finalize, "__call__", interrupt)
+        clients.clear()
+
+    def gone() -> bool:
+        gc.collect()
+        return not any(front() for front in fronts)
+
+    eventually(gone, "they are closed, and nothing is left of them")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_dropped_lease_is_not_renewed_though_an_exception_comes_up_in_its_finalizer(
+    server: embedded.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", bool)
+    with holdfast.connect(server.url, ttl=0.5) as locks, holdfast.connect(server.url) as others:
+
+        def held() -> list[Any]:
+            names.append(servers.unique())
+            return [locks.lock(names[-1]).acquire()]
+
+        names: list[str] = []
+        places = bytecodes_of(held().clear)
+        assert {"__del__", "drop"} <= {place.code.co_name for place in places}
+        for number in places_once(places):
+            at_bytecode(number, interrupt, held().clear)
+        eventually(lambda: not any(others.lock(name).locked() for name in names), "they end with their ttl")
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

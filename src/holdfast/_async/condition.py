@@ -104,7 +104,7 @@ class Condition(Enterable[Lease]):
             assert isinstance(got, Grant)
             again = lock._record(token, got)
             again.on_loss = record.on_loss
-            again.report = record.report
+            again.report, again.lease = record.report, record.lease
             # sync-drop
             again.home = record.home
             # sync-drop

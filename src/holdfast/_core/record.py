@@ -124,7 +124,7 @@ class LeaseRecord:
     on_want: Callable[[str], None] | None = None
     #: Of a lease that its client may hand on: see `tenure.py`.
     turn: Any = None
-    #: Of one that no thread or task owns: what the user has of it, if that is still there.
+    #: What the user has of it, if that is still there; where it is not, it is renewed no more.
     lease: Callable[[], Any] | None = None
     tenure: Any = None
     #: Where its loss is told, of tasks; and the blocks under it.

@@ -189,6 +189,8 @@ class Schedule:
                     self.remove(record)
                 elif key in asked or not record.renews or record.renewal_ttl_ms(now) is None:
                     self._plan(record, record.deadline)
+                elif record.lease is not None and record.lease() is None:
+                    self._plan(record, record.deadline)  # an exception came up in its finalizer, which Python ignores
                 else:
                     if record.state is _HELD:
                         record.due_at = at

@@ -241,6 +241,7 @@ class Client(Agent):
     def look_after(self) -> None:
         """Close where the session is gone, but an exception came up in its finalizer: Python passes over that."""
         if not self.closing and self.front.finalizer.peek() is None:
+            self.front.finalizer()  # which keeps it; where it did that, the exception came later
             self.front.begin_close()
 
     def arm(self, at: float) -> None:

@@ -99,7 +99,7 @@ class Condition(Enterable[Lease]):
             assert isinstance(got, Grant)
             again = lock._record(token, got)
             again.on_loss = record.on_loss
-            again.report = record.report
+            again.report, again.lease = record.report, record.lease
             lease._record = again
             if record.on_loss is not None:
                 again.on_loss = record.on_loss  # `lost` was asked for just now

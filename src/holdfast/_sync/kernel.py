@@ -273,8 +273,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         known = weakref.ref(lease)
         for owner in owners:
             session.owners[owner] = known
-        if not owners:
-            record.lease = known
+        record.lease = known
         if self._options.on_wanted is not None:
             lease.on_wanted(self._options.on_wanted)
         report = record.report
