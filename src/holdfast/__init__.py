@@ -79,6 +79,7 @@ __all__ = [
     "OptimisticConflict",
     "Outcome",
     "OutcomeUnknown",
+    "QueueFull",
     "QuorumUnreachable",
     "RWLock",
     "RWLockStatus",

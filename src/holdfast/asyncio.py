@@ -69,6 +69,7 @@ __all__ = [
     "OptimisticConflict",
     "Outcome",
     "OutcomeUnknown",
+    "QueueFull",
     "QuorumUnreachable",
     "RWLock",
     "RWLockStatus",

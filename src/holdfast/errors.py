@@ -26,6 +26,7 @@ __all__ = [
     "NotHeld",
     "OptimisticConflict",
     "OutcomeUnknown",
+    "QueueFull",
     "QuorumUnreachable",
     "ScriptRefused",
     "ServerError",
@@ -184,6 +185,26 @@ class AcquireTimeout(HoldfastError, TimeoutError):
         why = f" ({because})" if because else ""
         message = f"{kind} {name!r} was not acquired within {waited_s:.3f} s{by}{why}"
         super().__init__(message, kind=kind, name=name, waited_s=waited_s, holder=holder, because=because)
+
+
+class QueueFull(AcquireTimeout):
+    """`queue_limit` others wait for it already (with 0: it is held). Nothing was waited for, and nothing acquired.
+
+    Fields: as of `AcquireTimeout`, and `queue_limit`. Way out: a higher `queue_limit`, or to drop the work, which is
+    what the limit is for.
+    """
+
+    queue_limit: int
+
+    def __init__(
+        self, name: str, waited_s: float, holder: Any = None, queue_limit: int = 0, kind: str = "lock"
+    ) -> None:
+        by = f", held by {holder.who}" if holder else ""
+        why = f"{queue_limit} wait for it already" if queue_limit else "it is not free"
+        message = f"{kind} {name!r} was not acquired: {why}, and queue_limit is {queue_limit}{by}"
+        HoldfastError.__init__(
+            self, message, kind=kind, name=name, waited_s=waited_s, holder=holder, queue_limit=queue_limit
+        )
 
 
 class AcquireCancelled(HoldfastError):

@@ -84,8 +84,9 @@ class OpenTelemetryObserver(Observer):
         self._span(lease, "acquire", lease.asked_at, waited_s)
 
     def busy(self, lease: LeaseInfo, waited_s: float) -> None:
-        self._acquires.record(waited_s, self._attributes(lease, **{"holdfast.outcome": "busy"}))
-        self._span(lease, "acquire", lease.asked_at, waited_s, "busy")
+        outcome = "full" if lease.queue_full else "busy"
+        self._acquires.record(waited_s, self._attributes(lease, **{"holdfast.outcome": outcome}))
+        self._span(lease, "acquire", lease.asked_at, waited_s, outcome)
 
     def failed(self, lease: LeaseInfo, waited_s: float, error: str) -> None:
         more = {"holdfast.outcome": "failed", "error.type": error}

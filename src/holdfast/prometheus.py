@@ -86,7 +86,7 @@ class PrometheusObserver(Observer):
         self._held.labels(*labels).inc()
 
     def busy(self, lease: LeaseInfo, waited_s: float) -> None:
-        self._acquires.labels(*self._labels(lease), "busy").observe(waited_s)
+        self._acquires.labels(*self._labels(lease), "full" if lease.queue_full else "busy").observe(waited_s)
 
     def failed(self, lease: LeaseInfo, waited_s: float, error: str) -> None:
         self._acquires.labels(*self._labels(lease), "failed").observe(waited_s)

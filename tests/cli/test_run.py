@@ -220,6 +220,23 @@ def test_slots_let_in_so_many(url: str, unique_name: str) -> None:
     assert other.returncode == 64 and other.stderr.count(b"\n") == 1
 
 
+@pytest.mark.parametrize("kind", [(), ("--slots", "1")])
+def test_one_runs_one_waits_and_the_rest_is_turned_away(kind: tuple[str, ...], url: str, unique_name: str) -> None:
+    with library.connect(url) as client:
+        held = client.semaphore(unique_name, 1) if kind else client.lock(unique_name)
+        lease = held.acquire()
+        one = ("run", *kind, "--queue-limit", "1", unique_name, "--", "echo", "ran")
+        with started(*one, url=url) as second:
+            wait_for(lambda: held.status().waiters == 1, "one waits")
+            third = holdfast(*one, url=url)
+            assert (third.returncode, third.stdout) == (75, b"")
+            assert third.stderr.endswith(b", and 1 wait for it already\n") and third.stderr.count(b"\n") == 1
+            lease.release()
+            assert second.communicate(timeout=PATIENCE_S)[0] == b"ran\n"
+    wrong = holdfast("run", "--queue-limit", "0", unique_name, "--", "true", url=url)
+    assert wrong.returncode == 64 and b"queue limit" in wrong.stderr
+
+
 def test_at_least_keeps_the_lock_beyond_the_command(url: str, unique_name: str) -> None:
     done = holdfast("run", "--at-least", "600s", unique_name, "--", "sh", "-c", "exit 7", url=url)
     assert (done.returncode, done.stderr) == (7, b"")

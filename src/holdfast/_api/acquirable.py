@@ -49,6 +49,8 @@ class AcquirableBase:
         self._session = session
         self._name = name
         self._options = options
+        #: As `Acquisition.most_waiting`.
+        self._most_waiting = options.queue_limit
         self._ttl_ms = options.ttl_ms
         self._owned_as: tuple[str, ...] = (f"{self._kind}:{name}",)
         #: The first requests of acquire and release, ready but for the token; () where there are none.

@@ -64,6 +64,8 @@ NAME_MAX_BYTES = 1_024
 NAMES_MAX = 100
 #: A grant of permits looks at every holder.
 PERMITS_MAX = 10_000
+#: More waiters than that are a limit in name only.
+QUEUE_MAX = 10_000
 #: All parties of a barrier are told by one script.
 PARTIES_MAX = 1_000
 #: A latch's count is only a number; more is a mistake.
@@ -217,6 +219,10 @@ class LeaseOptions(TypedDict, total=False):
     `deadlock_check`: seconds of waiting (0.1 or more) after which, and again each time that they have passed, the
     client checks whether this wait is part of a deadlock; one party of it gets `DeadlockDetected`. A check goes
     over the keys of the namespace. None: no check.
+    `queue_limit`: who would have to wait while that many (0 to 10,000) wait already gets `QueueFull` at once; counted
+    by the server, over all clients. 0: "not while it is held"; 1: one runs, one waits, the rest is turned away. Not
+    for several locks at once; over a quorum, which has no queue, 0 alone. Waiters of one client wait on the server
+    then, as with `tenure=0`. None: no limit.
     `on_wanted`: called as by `lease.on_wanted` when another client asks for the lease. None: no callback.
     """
 
@@ -227,6 +233,7 @@ class LeaseOptions(TypedDict, total=False):
     sync_replicas: int | Literal["all"] | None
     confirm_release: bool | None
     deadlock_check: Duration | None
+    queue_limit: int | None
     on_wanted: Callable[[Any], object] | None
 
 
@@ -248,6 +255,7 @@ class Options(NamedTuple):
     at_least_ms: int = 0
     kept_ms: int = 0
     deadlock_check_s: float | None = None
+    queue_limit: int | None = None
 
 
 #: What other libraries call it, and what it is here.
@@ -288,6 +296,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "confirm_release": ("confirm_release", lambda value: check_bool("confirm_release", value)),
     "on_wanted": ("on_wanted", _check_callback),
     "deadlock_check": ("deadlock_check_s", _check_period),
+    "queue_limit": ("queue_limit", lambda value: check_count("queue_limit", value, 0, QUEUE_MAX)),
 }
 
 

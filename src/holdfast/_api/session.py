@@ -110,8 +110,11 @@ class SessionBase:
         """The lock of these keys, for all objects that are called `what` and have these options."""
         if len(self._shared) >= _SHARED_MAX:
             self._shared.clear()
+        if options.queue_limit and self.quorum is not None:
+            raise ConfigurationError("queue_limit", options.queue_limit, "0, or None: a quorum has no queue")
         made = Shared(keys, self._exclusive(keys, options.sync_replicas))
         made.exclusive.renews = options.renew
+        made.exclusive.most_waiting = options.queue_limit
         made.exclusive.witness = self.witness
         made.exclusive.checks = self.checks(what.partition(":")[0], keys.name, options)
         self._shared[what, options] = made

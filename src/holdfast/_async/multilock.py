@@ -14,6 +14,7 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._engine.pack import PreparedRequest
+from holdfast.errors import ConfigurationError
 
 __all__ = ["MultiLock"]
 
@@ -31,6 +32,8 @@ class MultiLock(TurnLeasable[Lease]):
 
     def __init__(self, session: Session, names: Sequence[str], options: Options) -> None:
         super().__init__(session, " + ".join(names), options)
+        if self._most_waiting:
+            raise ConfigurationError("queue_limit", self._most_waiting, "0, or None, for several locks at once")
         self._names = tuple(names)
         self._owned_as = tuple(f"lock:{name}" for name in names)
         self._all_keys = [lock_keys(session.namespace, name) for name in names]

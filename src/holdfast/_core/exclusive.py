@@ -25,6 +25,7 @@ from holdfast._core.report import SILENT
 from holdfast._core.settings import Settings
 from holdfast._core.tenure import MARK, LocalWaiter, Tenure, TenureLease, release_in_line
 from holdfast._core.waiting import Busy, Grant, request_timeout_for, wait_for
+from holdfast.errors import ConfigurationError
 
 __all__ = ["Exclusive", "OneServer", "OverQuorum"]
 
@@ -34,11 +35,11 @@ _HELD = LeaseState.HELD
 class Exclusive:
     """`listens`: waiters hear of their turn, so that `acquire` wants to know whether the inbox is open.
 
-    `renews`: as `Acquisition.renews`. `checks`: makes what looks for deadlocks during one acquire; None: nothing does,
-    and its `check` is the `witness`.
+    `renews`, `most_waiting`: as of `Acquisition`. `checks`: makes what looks for deadlocks during one acquire; None:
+    nothing does, and its `check` is the `witness`.
     """
 
-    __slots__ = ("checks", "keys", "places", "renews", "settings", "sync", "witness")
+    __slots__ = ("checks", "keys", "places", "most_waiting", "renews", "settings", "sync", "witness")
 
     listens = True
 
@@ -48,6 +49,7 @@ class Exclusive:
         self.places: tuple[LockKeys, ...] = (keys,) if self.listens else ()
         self.renews = False
         self.checks: Callable[[], Any] | None = None
+        self.most_waiting: int | None = None
         self.witness: Any = None
         self.settings = settings
         self.sync = sync
@@ -104,7 +106,7 @@ class OneServer(Exclusive):
         self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: LocalWaiter | None = None
     ) -> Protocol[Grant | Busy]:
         if self.scripts.refused and self.sync is None:
-            return plain.acquire(self.keys, token, ttl_ms, timeout_s, self.scripts, self.settings)
+            return self._plainly(token, ttl_ms, timeout_s)
         return self._acquire(token, ttl_ms, timeout_s, listening, turn)
 
     async def _acquire(
@@ -113,19 +115,25 @@ class OneServer(Exclusive):
         keys, settings, scripts = self.keys, self.settings, self.scripts
         try:
             asks = LockAcquisition(keys, token, ttl_ms, settings, self.sync, turn)
-            asks.renews, asks.unused = self.renews, True
+            asks.renews, asks.unused, asks.most_waiting = self.renews, True, self.most_waiting
             asks.check = self.witness if self.checks is None else self.checks()
             return await wait_for(asks, timeout_s, listening=listening)
         except RequestFailed as failure:
             if self.sync is not None or not await plain.no_scripts(failure, keys, settings):
                 raise
             scripts.refuse(failure)
-        return await plain.acquire(keys, token, ttl_ms, timeout_s, scripts, settings)
+        return await self._plainly(token, ttl_ms, timeout_s)
+
+    def _plainly(self, token: str, ttl_ms: int, timeout_s: float | None) -> Protocol[Grant | Busy]:
+        if self.most_waiting:
+            allowed = "0, or None: this server refuses scripts, and without them there is no queue"
+            raise ConfigurationError("queue_limit", self.most_waiting, allowed)
+        return plain.acquire(self.keys, token, ttl_ms, timeout_s, self.scripts, self.settings)
 
     @property
     def hands_on(self) -> bool:
-        # (A turn that waits here is not seen by those that look for deadlocks.)
-        return self.sync is None and not self.scripts.refused and self.checks is None
+        # (A turn that waits here is not seen by those that look for deadlocks, nor counted by the server.)
+        return self.sync is None and not self.scripts.refused and self.checks is None and self.most_waiting is None
 
     def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
         if self.sync is not None or self.scripts.refused:

@@ -156,7 +156,8 @@ _EXPECTED: dict[Fits, str] = {FITS[script]: text for kind in KINDS for script, t
 
 
 class Taken(NamedTuple):
-    """The answer of an asking script: another one holds it. `place` in the queue, with 0 the next; -1: not queued.
+    """The answer of an asking script: another one holds it. `place` in the queue, with 0 the next; -1: not queued;
+    -2: nor may it, since as many wait as may.
 
     `remaining_ms`: -1 where it is unknown. `arrival`: what keeps the place, µs on the server's clock.
     """
@@ -165,6 +166,11 @@ class Taken(NamedTuple):
     holder: str
     place: int
     arrival: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many wait as may."""
+        return self.place == -2
 
     @property
     def ask_again(self) -> bool:

@@ -24,7 +24,7 @@ class Report:
     def acquired(self, record: Any) -> None:
         """Called when it is acquired, with the record of its lease."""
 
-    def busy(self, waited_s: float, holder: Any) -> None:
+    def busy(self, waited_s: float, holder: Any, is_full: bool) -> None:
         """Called when the time is up, with the `Holder` at that moment (None where it is not known)."""
 
     def failed(self, error: BaseException) -> None:

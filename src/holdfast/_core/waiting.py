@@ -119,13 +119,14 @@ def released(reply: Reply) -> bool | None:
 
 
 class Busy:
-    """Time was up: who held it when last seen, and for how long we waited."""
+    """Time was up, or as many wait as may (`is_full`): who held it when last seen, and for how long we waited."""
 
-    __slots__ = ("holder", "waited_s")
+    __slots__ = ("holder", "is_full", "waited_s")
 
-    def __init__(self, holder: str | None, waited_s: float) -> None:
+    def __init__(self, holder: str | None, waited_s: float, is_full: bool = False) -> None:
         self.holder = holder
         self.waited_s = waited_s
+        self.is_full = is_full
 
 
 class Acquisition:
@@ -138,8 +139,8 @@ class Acquisition:
     """
 
     __slots__ = (
-        *("all_keys", "check", "claim_ms", "key", "keys", "renews", "settings", "short_ms", "stray", "sync", "token"),
-        "ttl_ms",
+        *("all_keys", "check", "claim_ms", "key", "keys", "most_waiting", "renews", "settings", "short_ms", "stray"),
+        *("sync", "token", "ttl_ms"),
     )
 
     kind: Kind
@@ -178,6 +179,8 @@ class Acquisition:
         self.stray = self.renews = False
         self.short_ms = 0
         self.check: Any = None
+        #: No more than that many may wait, with this one.
+        self.most_waiting: int | None = None
         #: Others of this name are taken to have chosen a like ttl: a claim should not outlast the lease that it is for.
         self.claim_ms = settings.claim_ms if settings.claim_ms < ttl_ms else ttl_ms
 
@@ -200,7 +203,9 @@ class Acquisition:
         `arrival`: as a reply gave it, or minus the µs waited so far.
         """
         settings = self.settings
-        what = self.asks_to or ("wait" if queueing else "try")
+        what: str | int = self.asks_to or ("wait" if queueing else "try")
+        if queueing and self.most_waiting is not None:
+            what = self.most_waiting
         args = (self.token, self.ttl_ms, what, arrival, settings.fence_ms, self.claim_ms, self.keys.inboxes)
         return Call(self.kind.ask, self.all_keys, (*args, *self.ask_more), request_timeout_s, sync=self.tail())
 
@@ -508,6 +513,8 @@ class _Waiting:
             settings = self.acquisition.settings
             self.waits, self.give_up_at = True, self.now + settings.kept_try_s
             self.retry = Retry(settings, until=self.give_up_at)
+        if taken.is_full:
+            return Busy(self.holder, self.now - self.began_at, is_full=True)
         if self._is_over():
             return self._over()
         if not self.queued:

@@ -1,6 +1,6 @@
 -- Acquire a lock, or take a place in its queue.
 -- KEYS    1 lock  2 fence  3 queue  4 gone
--- ARGV    1 token  2 ttl_ms  3 "try" or "wait"  4 arrival_us as an earlier reply gave it, or minus the µs waited so far
+-- ARGV    1 token  2 ttl_ms  3 "try", "wait", or a number: wait unless that many wait  4 arrival_us as an earlier reply gave it, or minus the µs waited so far
 --         5 fence_ms  6 claim_ms  7 prefix of inboxes
 --         8 a token that is released with this call, or none  9 the last fencing token of its block  10 the last it used
 -- Returns {1, fencing token}                                            granted (also to a repeat)
@@ -12,7 +12,7 @@
 -- #include holder
 local lock, fence_key, queue, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, ttl_ms, fence_ms = ARGV[1], ARGV[2], ARGV[5]
-local waits = ARGV[3] == 'wait'
+local waits = ARGV[3] ~= 'try'
 
 -- Who waits is likely to find it held: then there is less to look at.
 local holder = waits and not ARGV[8] and holder_of(lock)

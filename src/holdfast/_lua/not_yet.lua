@@ -2,7 +2,19 @@
 -- limits and waiters; and queue, token, waits, new, remaining_ms, holder and arrival.
 local place = -1
 if waits then
+  local most = tonumber(ARGV[3])
   place = trim(queue, ARGV[7], redis.call('ZRANK', queue, token), new and TRIM_FIRST or TRIM_AGAIN)
+  if new and most and place >= most then
+    local left = trim(queue, ARGV[7], place, LOOKS_MAX)
+    if left >= most then
+      redis.call('ZREM', queue, token)
+      if left < place then
+        return {0, 0, '', -1, arrival} -- there may be more dead ones: ask again
+      end
+      left = -2
+    end
+    place = left
+  end
   -- Waiters ask again when a holder's time is over, and so keep the queue alive.
   redis.call('PEXPIRE', queue, string.format('%.0f', math.max(remaining_ms, 0) + SLACK_MS))
 end

@@ -1,6 +1,6 @@
 -- Acquire a lock for reading or writing, or upgrade a reader; or take a place in the queue.
 -- KEYS    1 lock  2 fence  3 queue  4 gone  5 readers  6 upgraded
--- ARGV    1 token  2 ttl_ms  3 "try" or "wait"  4 arrival_us as an earlier reply gave it, or 0
+-- ARGV    1 token  2 ttl_ms  3 "try", "wait", or a number: wait unless that many wait  4 arrival_us as an earlier reply gave it, or 0
 --         5 fence_ms  6 claim_ms  7 prefix of inboxes
 -- Returns {1, fencing token}                                            granted (also to a repeat)
 --         {0, ms until a look is worth it (-1: no ttl), a holder, place (-1: not queued), arrival_us}
@@ -48,7 +48,7 @@ end
 -- #include waiters
 -- #include readers
 -- #include wanted
-local token, ttl_ms, waits = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'wait'
+local token, ttl_ms, waits = ARGV[1], tonumber(ARGV[2]), ARGV[3] ~= 'try'
 local arrival, fence_ms, claim_ms, inboxes = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]), ARGV[7]
 local reader, beneath = is_reader(token), reader_of(token)
 local holder = current()

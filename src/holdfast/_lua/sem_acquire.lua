@@ -1,6 +1,6 @@
 -- Acquire permits of a semaphore, or take a place in its queue.
 -- KEYS    1 limit  2 fence  3 queue  4 gone  5 holders
--- ARGV    1 token  2 ttl_ms  3 "try" or "wait"  4 arrival_us as an earlier reply gave it, or 0
+-- ARGV    1 token  2 ttl_ms  3 "try", "wait", or a number: wait unless that many wait  4 arrival_us as an earlier reply gave it, or 0
 --         5 fence_ms  6 claim_ms  7 prefix of inboxes  8 declared limit, or 0: whatever is stored
 -- Returns {1, fencing token}                                            granted (also to a repeat)
 --         {0, ms until a look is worth it, a holder, place (-1: not queued), arrival_us}
@@ -43,7 +43,7 @@ end
 -- #include waiters
 -- #include permits
 -- #include let_in
-local token, ttl_ms, waits = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'wait'
+local token, ttl_ms, waits = ARGV[1], tonumber(ARGV[2]), ARGV[3] ~= 'try'
 local arrival, fence_ms, claim_ms, inboxes = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]), ARGV[7]
 local wanted, weight = tonumber(ARGV[8]), weight_of(token)
 local limit, declared = stored_limit()

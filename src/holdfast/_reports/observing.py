@@ -33,10 +33,14 @@ class LeaseInfo:
 
     `kind`: "lock", "read lock", "semaphore", …; `name`; `fencing_token`: 0 until it is acquired; `asked_at`: when the
     acquire began (Unix time, s); `waited_s`: how long it took; `captured`: what `Observer.capture` has returned then;
-    `holder`: of one that was busy, the `Holder` in its way, as in `AcquireTimeout`.
+    `holder`: of one that was busy, the `Holder` in its way, as in `AcquireTimeout`; `queue_full`: it did not wait,
+    since `queue_limit` others did.
     """
 
-    __slots__ = ("asked_at", "captured", "fencing_token", "holder", "kind", "name", "task", "thread", "waited_s")
+    __slots__ = (
+        *("asked_at", "captured", "fencing_token", "holder", "kind", "name", "queue_full", "task", "thread"),
+        "waited_s",
+    )
 
     def __init__(self, kind: str, name: str, fencing_token: int = 0) -> None:
         self.kind = kind
@@ -46,6 +50,7 @@ class LeaseInfo:
         self.waited_s = 0.0
         self.captured: Any = None
         self.holder: Any = None
+        self.queue_full = False
         #: Its id and name, and the name of the task, for the log; None where it is not known.
         self.thread: tuple[int, str] | None = None
         self.task: str | None = None
@@ -248,8 +253,8 @@ class _Detailed(Report):
         info.fencing_token, info.waited_s = record.fence, now - self._asked_at
         self._reports.tell(self._logs, "acquired", info, info.waited_s)
 
-    def busy(self, waited_s: float, holder: Any) -> None:
-        self.info.holder = holder
+    def busy(self, waited_s: float, holder: Any, is_full: bool) -> None:
+        self.info.holder, self.info.queue_full = holder, is_full
         self._reports.tell(self._logs, "busy", self.info, waited_s)
 
     def failed(self, error: BaseException) -> None:

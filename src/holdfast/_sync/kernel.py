@@ -32,7 +32,15 @@ from holdfast._runtime.cancel import Cancel, Cancelled
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import lazily
 from holdfast._sync.lifecycle import Session
-from holdfast.errors import AcquireCancelled, AcquireTimeout, AlreadyHeld, ConfigurationError, HoldfastError, LeaseLost
+from holdfast.errors import (
+    AcquireCancelled,
+    AcquireTimeout,
+    AlreadyHeld,
+    ConfigurationError,
+    HoldfastError,
+    LeaseLost,
+    QueueFull,
+)
 
 __all__ = ["Acquirable", "wait_turn"]
 
@@ -148,6 +156,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         """Ask the server, or wait in line."""
         if report.detailed:
             driver.queueing[token] = report
+        if self._most_waiting == 0:
+            timeout_s = 0.0
         if turn is not None and not turn.first:
             return driver.wait_in_line(turn, self._wait_in_line, timeout_s, self._ttl_ms, cancel)
         start: Any = self._ask if turn is None else partial(self._ask_as_owner, turn)
@@ -218,14 +228,17 @@ class Acquirable(AcquirableBase, Generic[L]):
     def _given_up(self, got: Busy, report: Any, timeout_s: float | None) -> AcquireTimeout:
         """The error for a lock that was not granted in time."""
         holder = None
+        limit = self._most_waiting
         try:
             if got.holder:
                 # Not at the start: most programs never need it.
                 overview = lazily("holdfast._sync.overview")
                 holder = overview.last_holder(self._session, self._kind, self._name, got.holder, bool(timeout_s))
+            if limit is not None and (got.is_full or not limit):
+                return QueueFull(self._name, got.waited_s, holder, limit, self._label)
+            return AcquireTimeout(self._name, got.waited_s, holder, kind=self._label)
         finally:
-            report.busy(got.waited_s, holder)
-        return AcquireTimeout(self._name, got.waited_s, holder, kind=self._label)
+            report.busy(got.waited_s, holder, got.is_full or limit == 0)
 
     # -- the lease --------------------------------------------------------------------------------
 

@@ -162,6 +162,7 @@ class TurnLeasable(Leasable[L]):
     def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
         acquisition = self._acquisition(token)
         acquisition.renews = self._options.renew
+        acquisition.most_waiting = self._most_waiting
         acquisition.check = self._session.witness if self._checks is None else self._checks()
         return wait_for(acquisition, timeout_s, listening=not sent and self._session.driver.listening(acquisition.key))
 

@@ -17,6 +17,7 @@ from holdfast._engine.pack import PreparedRequest
 from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.lock import Leasable, TurnLeasable
+from holdfast.errors import ConfigurationError
 
 __all__ = ["MultiLock"]
 
@@ -34,6 +35,8 @@ class MultiLock(TurnLeasable[Lease]):
 
     def __init__(self, session: Session, names: Sequence[str], options: Options) -> None:
         super().__init__(session, " + ".join(names), options)
+        if self._most_waiting:
+            raise ConfigurationError("queue_limit", self._most_waiting, "0, or None, for several locks at once")
         self._names = tuple(names)
         self._owned_as = tuple(f"lock:{name}" for name in names)
         self._all_keys = [lock_keys(session.namespace, name) for name in names]

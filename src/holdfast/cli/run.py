@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.cli import exits
@@ -79,6 +80,12 @@ def _parser() -> Parser:
     waiting.add_argument("--wait", metavar="D", type=duration, help="wait this long at most (default: indefinitely)")
     waiting.add_argument("--no-wait", action="store_const", const=0.0, dest="wait", help="do not wait")
     parser.add_argument(
+        "--queue-limit",
+        metavar="N",
+        type=partial(_number, "queue limit"),
+        help="do not wait if N others do already: with 1, one runs, one waits, and the rest is turned away",
+    )
+    parser.add_argument(
         "--ttl",
         metavar="D",
         type=duration,
@@ -101,7 +108,10 @@ def _parser() -> Parser:
         help="share the lock with others that use --shared, but not with those that do not (readers and writers)",
     )
     kind.add_argument(
-        "--slots", metavar="N", type=_slots, help="run up to N at a time instead of one; use the same N on every host"
+        "--slots",
+        metavar="N",
+        type=partial(_number, "number of slots"),
+        help="run up to N at a time instead of one; use the same N on every host",
     )
     parser.add_argument(
         "--on-wanted",
@@ -114,9 +124,9 @@ def _parser() -> Parser:
     return parser
 
 
-def _slots(text: str) -> int:
+def _number(what: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{shortened(text)!r} is not a valid number of slots: 1 or more")
+        raise argparse.ArgumentTypeError(f"{shortened(text)!r} is not a valid {what}: 1 or more")
     return int(text)
 
 
@@ -148,7 +158,7 @@ def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, st
     # What others see of us on the server: not the URL, and not the command's arguments, which may hold secrets.
     sys.argv = [f"holdfast run {options.name} -- {os.path.basename(argv[0])}"]
     client = holdfast.connect(
-        **client_options(options), ttl=options.ttl, max_hold=options.max_hold
+        **client_options(options), ttl=options.ttl, max_hold=options.max_hold, queue_limit=options.queue_limit
     )  # connects to nothing yet
     wanted = _wanted(client, options)
     signals = Signals()
@@ -186,6 +196,8 @@ def _not_run(error: BaseException | None, interrupted: int | None, client: Clien
     if not isinstance(error, holdfast.AcquireTimeout):
         raise error
     waited = f"; waited {error.waited_s:.1f} s" if options.wait else ""
+    if isinstance(error, holdfast.QueueFull):
+        waited = f", and {options.queue_limit} wait for it already"
     if options.slots is None:
         say(f"lock {quoted(options.name)} is {_last_held_by(client, options.name)}{waited}")
     else:
