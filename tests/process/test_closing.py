@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ import holdfast
 import holdfast.asyncio
 from holdfast import embedded
 from holdfast._core.effects import Now, Sleep
+from holdfast._core.lease_cache import CachedLease
+from holdfast._sync.by_token import TokenLock
 from testbed.proxy import Proxy
 from testbed.waiting import PATIENCE_S, eventually
 
@@ -245,6 +248,64 @@ def test_closed_by_a_signal_handler_while_waiting(valkey_server: embedded.Server
         assert kept.lost.reason == "closed"
         eventually(lambda: others.lock(unique_name).waiters() == 0)
         assert not others.lock(f"{unique_name}-kept").locked()
+
+
+def _downgrading(client: Any, name: str) -> Callable[[], object]:
+    lease: holdfast.WriteLease = client.rwlock(name).write().acquire()
+    return lease.downgrade
+
+
+def _waiting(client: Any, name: str) -> Callable[[], object]:
+    lock = client.lock(name)
+    lease = lock.acquire()
+    return lambda: (client.condition(lock).wait(), lease)
+
+
+def _giving_back(client: Any, name: str) -> Callable[[], object]:
+    held = TokenLock(client, name, None, renew=True).acquire(5)
+    return held.give_back
+
+
+def _releasing(client: Any, name: str) -> Callable[[], object]:
+    lease: holdfast.Lease = client.lock(name).acquire()
+    return lease.release
+
+
+def _taking_again(client: Any, name: str) -> Callable[[], object]:
+    lock = client.lock(name, cache_for=20)
+    client.lock(f"{name}-other", cache_for=1).acquire().release()  # opens the inbox
+    eventually(lambda: client._session.driver.listening(lock._keys.lock))
+    lock.acquire().release()
+    assert lock._keys.lock in client._session.driver.lease_cache
+    acquire: Callable[[], object] = lock.acquire
+    return acquire
+
+
+@pytest.mark.parametrize("begin", [_downgrading, _waiting, _giving_back, _releasing, _taking_again])
+def test_closed_between_what_a_caller_does_with_a_lease_and_the_request_that_follows(
+    valkey_server: embedded.Server,
+    unique_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    begin: Callable[[Any, str], Callable[[], object]],
+) -> None:
+    client: Any = holdfast.connect(valkey_server.url, ttl=60)
+    act, driver = begin(client, unique_name), client._session.driver
+    owner, step = (CachedLease, "take") if begin is _taking_again else (driver, "finish")
+    done = getattr(owner, step)
+
+    def closed_behind(*args: Any) -> bool:
+        result: bool = done(*args)
+        closing = threading.Thread(target=client.close)
+        closing.start()
+        closing.join(PATIENCE_S)
+        return result
+
+    monkeypatch.setattr(owner, step, closed_behind)
+    with contextlib.suppress(holdfast.ClientClosed):
+        act()
+    assert driver.ended
+    with holdfast.connect(valkey_server.url) as other:
+        other.rwlock(unique_name).write().acquire(timeout=5).release()  # not after the ttl
 
 
 def test_closed_within_its_own_body(valkey_server: embedded.Server, unique_name: str) -> None:

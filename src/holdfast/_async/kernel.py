@@ -225,10 +225,9 @@ class Acquirable(AcquirableBase, Generic[L]):
             driver.spawn(partial(self._give_back, token))
 
     def _take_back(self, driver: AioFront, owners: Owners, record: LeaseRecord) -> None:
-        if driver.finish(record):
+        if driver.take_back(record):
             for owner in owners:
                 self._session.owners.pop(owner, None)
-            driver.spawn_release(record)
 
     async def _given_up(self, got: Busy, report: Any, timeout_s: float | None) -> AcquireTimeout:
         """The error for a lock that was not granted in time."""
@@ -257,7 +256,11 @@ class Acquirable(AcquirableBase, Generic[L]):
             return None
         record: LeaseRecord | None = None
         report: Any = None
+        asking = self._session.asking
         try:
+            asking[token] = code, offset, kept.give_up_for
+            if driver.closed:  # as in `_acquire`
+                raise driver.closed_error()
             if not kept.take(token, clock()):
                 return None
             report = self._session.reports.begin(self._label, self._name, self._report_level)
@@ -274,6 +277,8 @@ class Acquirable(AcquirableBase, Generic[L]):
             if report is not None:
                 report.failed(error)
             raise
+        finally:
+            asking.pop(token, None)
 
     def _granted(
         self,

@@ -73,8 +73,10 @@ class WriteLease(Lease):
         if record.check_expired(clock()):
             raise self._ended("downgrade()")
         assert isinstance(record, rwlock.RWRecord)
+        driver = self._driver
         try:
-            if not self._driver.finish(record):
+            driver.leaving[record.token] = record  # for one that closes the client meanwhile
+            if not driver.finish(record):
                 raise self._ended("downgrade()")
             self._session.disown(self)
             record.report.released()
@@ -83,8 +85,10 @@ class WriteLease(Lease):
             return await side._acquire(None, sys._getframe(1))
         except BaseException:
             if record.half_released():
-                self._driver.spawn_release(record)  # it may never have begun
+                driver.spawn_release(record)  # it may never have begun
             raise
+        finally:
+            driver.leaving.pop(record.token, None)
 
 
 class _Side(TurnLeasable[L]):

@@ -74,7 +74,7 @@ class Front:
         self._reports = reports or Reports()
         #: By their tokens, what asks for a lease.
         self.asking: dict[str, Any] = {}
-        #: By their tokens, what is released by its caller.
+        #: By their tokens, what its caller has ended, and releases or changes now.
         self.leaving: dict[str, LeaseRecord] = {}
         self._begin(client_id)
         _fronts.add(self)
@@ -235,6 +235,17 @@ class Front:
             if record.mark_released():
                 self.spawn_release(record)
             raise self.closed_error()
+
+    def take_back(self, record: LeaseRecord) -> bool:
+        """End a lease that its caller does not get, and release it in the background; False when it had ended."""
+        self.leaving[record.token] = record  # for one that closes the client meanwhile
+        try:
+            held = self.finish(record)
+            if held:
+                self.spawn_release(record)
+            return held
+        finally:
+            self.leaving.pop(record.token, None)
 
     def spawn_release(self, record: LeaseRecord) -> None:
         """Release in the background what is not wanted any more."""

@@ -77,8 +77,10 @@ class Held:
     def give_back(self) -> None:
         """Release it in the background: it has not reached the caller."""
         driver = self._lock._session.driver
-        if self.lease is None or driver.finish(self._record):
+        if self.lease is None:
             driver.spawn_release(self._record)
+        else:
+            driver.take_back(self._record)
 
     def extend(self, ttl: Duration, argument: str = "ttl") -> bool:
         """Make it last `ttl` seconds (the caller's `argument`) from now; False when it is not held any more."""
@@ -131,8 +133,7 @@ class TokenLock:
             return Held(lock, renewed._record, renewed)
         except BaseException:
             driver = lock._session.driver
-            if driver.finish(lease._record):
-                driver.spawn_release(lease._record)
+            driver.take_back(lease._record)
             if record is not None:
                 # First what the exchange would find, so that it cannot come in between.
                 driver.spawn(in_turn(lock._give_back(lease.token), record.release()))

@@ -90,6 +90,7 @@ class Condition(Enterable[Lease]):
         acquisition.renews = lock._options.renew
         again: LeaseRecord | None = None
         try:
+            driver.leaving[record.token] = record  # for one that closes the client meanwhile
             if not driver.finish(record):
                 raise lease._ended("wait()")
             if record.turn is not None:
@@ -118,11 +119,13 @@ class Condition(Enterable[Lease]):
             if not record.half_released() and again is None:
                 raise  # it had not begun: the lease is held as before
             session.disown(lease)
-            if again is not None and driver.finish(again):
-                driver.spawn_release(again)
+            if again is not None:
+                driver.take_back(again)
             driver.spawn_release(record)  # it may never have begun
             driver.spawn(acquisition.give_back())
             raise
+        finally:
+            driver.leaving.pop(record.token, None)
 
     def wait_for(self, predicate: Callable[[], R], timeout: Duration | None = None, cancel: Cancel | None = None) -> R:
         """Wait until `predicate()` is true, called with the lock held; returns its last value, as `threading` does."""

@@ -98,6 +98,7 @@ class Closing:
             await self._until(lambda: all(map(client.has_told, records)), TOLD_S)
             if not await self._until(lambda: not client.leaving(), LEAVE_S):
                 records += client.leaving()
+            await Sleep(_LOOK_S)  # as above
             client.repeat_unconfirmed()  # what callers have sent is known by now
             settled = await self._released(records)
         finally:
