@@ -44,6 +44,30 @@ def _inherited(before: dict[int, str]) -> list[str]:
     return [what for number, what in _descriptors().items() if what.startswith(ours) and before.get(number) != what]
 
 
+def test_a_child_forked_in_the_middle_of_a_protocol_holds_nothing(valkey_server: embedded.Server) -> None:
+    """The engine's thread is not in the child, where that protocol runs for ever."""
+    name, inside, goes_on = unique("fork"), threading.Event(), threading.Event()
+    with holdfast.connect(valkey_server.url) as locks, holdfast.connect(valkey_server.url) as others:
+        leases = [locks.lock(name).acquire(), others.lock(f"{name}-other").acquire()]
+
+        async def protocol() -> None:
+            inside.set()
+            goes_on.wait(20)
+
+        def look() -> list[str]:
+            states = [lease.state.name for lease in leases]
+            for number, client in enumerate((locks, others)):
+                states.append(client.lock(f"{name}-{number}").acquire(timeout=5).state.name)
+            return states
+
+        locks._session.driver.spawn(protocol)
+        try:
+            assert inside.wait(20)
+            assert in_child(look) == ["LOST", "LOST", "HELD", "HELD"]
+        finally:
+            goes_on.set()
+
+
 def test_a_forked_child_has_nothing_of_busy_threads(
     valkey_server: embedded.Server, private_server: Callable[..., embedded.Server]
 ) -> None:

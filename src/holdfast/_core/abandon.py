@@ -24,8 +24,8 @@ class Abandoned(BaseException):
 
 def abandon(protocol: Protocol[Any], at_once: Mapping[type[Effect[Any]], Callable[[Any], Any]] | None = None) -> None:
     """Abandon a protocol; never raises. `at_once`: what can be done without waiting; else it spawns nothing."""
-    if getattr(protocol, "cr_frame", None) is None:
-        return  # it has ended
+    if getattr(protocol, "cr_frame", None) is None or getattr(protocol, "cr_running", False):
+        return  # it has ended; or a thread of the parent ran it when the process was forked
     if getattr(protocol, "cr_suspended", True) is False:
         protocol.close()  # it has not begun
         return
