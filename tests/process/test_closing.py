@@ -387,7 +387,7 @@ def test_releases_that_are_cancelled_before_their_first_step(
             driver.unwatch(lease._record)
             driver.spawn(lease._record.release())
         for server in driver.topology.nodes():
-            link: Any = server._link
+            link: Any = server.link
             driver.engine.call(link._lost, None)
         for task in asyncio.all_tasks() - before:
             task.cancel()

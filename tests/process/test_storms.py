@@ -278,4 +278,4 @@ def test_a_cancel_that_comes_with_the_reply_leaves_no_dead_connection(
         monkeypatch.undo()
         server: Any = locks._session.driver.topology.nodes()[0]
         eventually(lambda: not locks.lock(unique_name).locked(), "it was given back")
-        assert server._link._sock.getpeername(), "raises when it was shut down"
+        assert server.link._sock.getpeername(), "raises when it was shut down"

@@ -249,7 +249,7 @@ def test_an_inbox_that_has_ended_is_opened_again(crowd: Crowd) -> None:
     first, name = crowd.taken(), crowd.taken()
     first_one, waiting = crowd.wait(first), crowd.wait(name)
     client = crowd.redis.zrange(f"holdfast:{{{name}}}:queue", 0, 0)[0].decode().partition(":")[0]
-    link: Any = crowd.locks._session.driver.topology.nodes()[0]._link
+    link: Any = crowd.locks._session.driver.topology.nodes()[0].link
     ours = crowd.locks._session.driver.engine
     ours.call(link._lost, None)
     eventually(lambda: crowd.redis.pubsub_numsub(f"holdfast:inbox:{client}")[0][1] == 1)

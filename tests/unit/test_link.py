@@ -61,7 +61,7 @@ def server(engine: Engine, peer: Peer) -> Iterator[Server]:
 def connected(server: Server) -> Any:
     """Return its link, once that is open."""
     assert command(server, "PING").wait() == (b"OK", None)
-    return server._link
+    return server.link
 
 
 def asked(server: Server, first: PreparedRequest = ALONE, token: str = "t", patience_s: float = 20.0) -> Answered:
@@ -69,7 +69,7 @@ def asked(server: Server, first: PreparedRequest = ALONE, token: str = "t", pati
     answered, ask = Answered(), Ask(first, token, clock() + patience_s)
 
     def run() -> None:
-        outcome = server.ask(ask)
+        outcome = server.link.ask(ask)
         assert outcome is not None, "there is no connection"
         answered(*outcome)
 
@@ -80,7 +80,7 @@ def asked(server: Server, first: PreparedRequest = ALONE, token: str = "t", pati
 def told(server: Server, first: PreparedRequest = RELEASE, token: str = "t") -> Answered:
     """Send it, and wait for nothing."""
     answered = Answered()
-    assert server.tell(Later(first, token, clock() + 20.0, answered))
+    assert server.link.put(Later(first, token, clock() + 20.0, answered))
     return answered
 
 
@@ -228,7 +228,7 @@ def test_who_cannot_connect_has_sent_nothing(engine: Engine) -> None:
     for answered in answers:
         failure = answered.wait()[1]
         assert failure is not None and not failure.maybe_executed
-    assert server._link is None and not server._all
+    assert server.link is None and not server._all
 
 
 def test_what_waits_for_a_connection_is_answered_in_time(engine: Engine, peer: Peer) -> None:
@@ -296,7 +296,7 @@ def test_a_piece_that_the_socket_does_not_take_at_once_is_sent_in_the_end(server
     peer.reading.clear()
     first = command(server, "ECHO", "a" * 3_000_000)
     more = [command(server, "ECHO", "b" * (1 + number)) for number in range(5)]
-    link: Any = server._link
+    link: Any = server.link
     eventually(lambda: link._out and len(link._pending) + len(link._queue) == 6, "a rest is left, and more waits")
     third = asked(server)
     peer.reading.set()
@@ -326,7 +326,7 @@ def test_more_than_was_asked_for_makes_no_sense(server: Server, peer: Peer, much
     connected(server)
     peer.answer = lambda words: much
     assert command(server, "A").kind() == "nonsense", "the first one may be of another request as well"
-    eventually(lambda: server._link is None)
+    eventually(lambda: server.link is None)
 
 
 def test_an_array_too_great_behind_a_reply_is_not_given_memory_for(server: Server, peer: Peer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast._core.effects import Call
 from holdfast._engine.pack import PreparedRequest, pack_script
+from holdfast._engine.requests import Ask
 from holdfast._lua import SCRIPTS
 
 KEYS = ("{k}", "{k}:fence", "{k}:queue", "{k}:gone")
@@ -19,4 +20,4 @@ def test_a_script_is_its_hash_its_keys_and_its_arguments() -> None:
 def test_a_prepared_request_takes_any_token() -> None:
     prepared = PreparedRequest(Call("acquire", KEYS, ("first", 30_000, "wait"), 1.0))
     for token in ("first", "x", "a-longer-one"):
-        assert prepared.packed(token) == pack_script(SCRIPTS["acquire"], KEYS, (token, 30_000, "wait"))
+        assert Ask(prepared, token, 0.0).packed == pack_script(SCRIPTS["acquire"], KEYS, (token, 30_000, "wait"))

@@ -17,7 +17,6 @@ from holdfast._api.client_info import client_key
 from holdfast._api.endpoints import quorum_of
 from holdfast._api.leaving import line_of
 from holdfast._api.options import Options
-from holdfast._core.effects import Protocol
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.keys import LockKeys
 from holdfast._core.noting import Witness
@@ -39,7 +38,7 @@ _SHARED_MAX = 1_000
 _TOLD_MAX = 10_000
 
 #: Of an acquire that is under way.
-Asking = tuple[CodeType, int, Callable[[str], Protocol[None]]]
+Asking = tuple[CodeType, int, Any]
 
 
 class Shared(Note):
@@ -85,7 +84,7 @@ class SessionBase:
         self.sequence = itertools.count(1)
         #: Leases by what is held and who holds it.
         self.owners: dict[tuple[str, int], weakref.ref[Any]] = {}
-        #: By their tokens, what asks for a lease: the code that called, how far that was, and what gives it back.
+        #: By their tokens, what asks for a lease: the code that called, how far that was, and the lock.
         self.asking: dict[str, Asking] = {}
         self._shared: dict[tuple[str, Options], Shared] = {}
         self.scripts = Scripts()

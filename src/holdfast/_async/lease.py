@@ -59,7 +59,7 @@ class Lease:
         "__weakref__",
         # sync:
         "_bodies",
-        *("_driver", "_home"),
+        "_driver",
         "_entries",
         "_record",
         "_loss",
@@ -83,8 +83,7 @@ class Lease:
     ) -> None:
         self._session = session
         self._driver = driver
-        #: Where its loss is told.
-        self._home = driver.home
+        record.home = driver.home
         self._record = record
         self._loss: Loss | None = None
         self._losses: list[Loss] = []  # of those that asked for it at the same time: the first one counts
@@ -94,8 +93,6 @@ class Lease:
         self._where = where
         self._offset = offset
         self._release_ask = release_ask
-        # sync-drop
-        record.home = self._home
         # sync-drop
         self._bodies: list[Body] | None = None
 
@@ -140,7 +137,7 @@ class Lease:
         loss = self._loss
         if loss is None:
             record = self._record
-            self._losses.append(Loss(record.name, self._home, record.label))
+            self._losses.append(Loss(record.name, record.home, record.label))
             loss = next(each for each in self._losses if type(each) is Loss)
             tell(record, loss._fire)
             if record.state is LeaseState.LOST:
@@ -172,7 +169,7 @@ class Lease:
         wanted = next((each for each in self._losses if type(each) is Wanted), None)
         if wanted is None:
             record = self._record
-            self._losses.append(Wanted(record.name, self._home, record.label))
+            self._losses.append(Wanted(record.name, record.home, record.label))
             wanted = next(each for each in self._losses if type(each) is Wanted)
             record.on_want = wanted._fire
             if record.wanted_by is not None:
@@ -344,7 +341,7 @@ class Lease:
     def _acquired_at(self) -> str:
         code, offset = self._where, self._offset
         # sync-drop
-        if code.co_filename == self._home.loop.starter:
+        if code.co_filename == self._record.home.loop.starter:
             return "the start of a task"  # acquire() is itself what the task runs
         return line_of(code, offset)
 
@@ -404,7 +401,7 @@ class Lease:
         if ours and record.state is LeaseState.LOST:
             self._unwatch()
             if self._driver.exiting:
-                await self._home.loop.forever()  # a daemon thread, which would print what it ends with
+                await self._record.home.loop.forever()  # a daemon thread, which would print what it ends with
             raise self._ended("async with") from error
         try:
             await self._release()

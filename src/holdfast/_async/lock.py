@@ -7,8 +7,13 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from copy import copy
 from functools import partial
+
+# sync:
+from operator import attrgetter
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
+
+# sync: from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, cast
 
 from holdfast._api.acquirable import Elsewhere
 from holdfast._api.lease_stack import LeaseStack
@@ -67,8 +72,6 @@ class Acquiring(Enterable[L], Coroutine[Any, Any, L]):
         self._entered = lock._entered
         self._frames: list[FrameType] = []
         self._coroutine: Any = acquire(lock, timeout_s, mark, self._frames)
-        # Not the methods below: no frame may stand between the coroutine and the one that awaits it.
-        self.__dict__.update(send=self._coroutine.send, throw=self._coroutine.throw, close=self._coroutine.close)
 
     def _obtain(self, frame: FrameType) -> Awaitable[L]:
         self._frames.append(frame)
@@ -77,24 +80,11 @@ class Acquiring(Enterable[L], Coroutine[Any, Any, L]):
     def __await__(self) -> Generator[Any, Any, L]:
         return self._coroutine.__await__()  # type: ignore[no-any-return]
 
-    @property
-    def cr_frame(self) -> FrameType | None:
-        """As of a coroutine."""
-        return self._coroutine.cr_frame  # type: ignore[no-any-return]
-
-    @property
-    def cr_await(self) -> Any:
-        """As of a coroutine."""
-        return self._coroutine.cr_await
-
-    def send(self, value: Any) -> Any:
-        return self._coroutine.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._coroutine.throw(*error)
-
-    def close(self) -> None:
-        self._coroutine.close()
+    # No methods: no frame may stand between the coroutine and the one that awaits it.
+    send, throw, close, cr_frame, cr_await = (
+        cast("Any", property(attrgetter(f"_coroutine.{name}")))
+        for name in ("send", "throw", "close", "cr_frame", "cr_await")
+    )
 
 
 # sync-drop

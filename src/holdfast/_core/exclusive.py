@@ -290,6 +290,7 @@ class _LineRecord(TenureLease):
         made.next_at = 0.0
         made.first_at = self.first_at
         made.report = SILENT
+        made.home = None
         return made
 
     @property

@@ -91,6 +91,7 @@ class LeaseRecord:
         "fence",
         "first_at",
         "held_since",
+        "home",
         "most_ms",
         "name",
         "next_at",
@@ -127,8 +128,7 @@ class LeaseRecord:
     #: What the user has of it, if that is still there; where it is not, it is renewed no more.
     lease: Callable[[], Any] | None = None
     tenure: Any = None
-    #: Where its loss is told, of tasks; and the blocks under it.
-    home: Any = None
+    #: The blocks under it.
     blocks: tuple[Any, ...] = ()
     due_at: float  # when its last renewal was at first, once there was one
 
@@ -163,6 +163,7 @@ class LeaseRecord:
         self.next_at = 0.0
         self.first_at = 0.0  # of one that begins with less than its ttl: when that is due to be stretched, once known
         self.report: Report = SILENT
+        self.home: Any = None  # where its loss is told, once a user has it
 
     def extension(self, ttl_ms: int, *order: Order) -> Protocol[int]:
         """The protocol that renews it, or (with an order) extends it.

@@ -24,7 +24,7 @@ from holdfast._engine.loop import Engine, Timer
 from holdfast._engine.operation import Operation
 from holdfast._engine.pack import PreparedRequest, pack_command, pack_script, pack_sync, spelled_out
 from holdfast._engine.port import Topology
-from holdfast._engine.requests import Answer
+from holdfast._engine.requests import Answer, Ask
 from holdfast._engine.server import Server
 from holdfast._lua import SCRIPTS
 from holdfast._reports.observing import Troubles
@@ -44,7 +44,7 @@ class Prepared(Call):
     def __init__(self, request: PreparedRequest, token: str) -> None:
         call = request.call
         super().__init__(call.script, call.keys, call.args, request.request_timeout_s, call.node, call.sync)
-        self.packed = request.packed(token)
+        self.packed = Ask(request, token, 0.0).packed
 
 
 def _without_first(answer: Answer) -> Answer:
@@ -203,9 +203,9 @@ class Client(Agent):
         self.spawn(self.releasing.hurry(LEAVE_S, self._reconnect), "unconfirmed")
 
     def _asking(self) -> Iterator[tuple[str, Callable[[str], Protocol[None]]]]:
-        for token, (_, _, give_back) in snapshot(self.front.asking.items()):
+        for token, (_, _, lock) in snapshot(self.front.asking.items()):
             if token.startswith(self.client_id):  # no longer, in a child
-                yield token, give_back
+                yield token, lock._give_back
 
     def steps(self) -> int:
         return sum(server.steps for server in self.topology.nodes())

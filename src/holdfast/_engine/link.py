@@ -43,7 +43,7 @@ from holdfast._engine.loop import READ, WRITE, Timer
 from holdfast._engine.matching import VAST, Matching, is_no_reply
 from holdfast._engine.pack import Group
 from holdfast._engine.place import Place
-from holdfast._engine.requests import Again, Ask, Bundle, Later
+from holdfast._engine.requests import MAY_LIE, Again, Ask, Bundle, Later
 from holdfast._runtime.clock import clock
 from holdfast._runtime.greenlets import who_patched
 from holdfast._runtime.handlers import raised_by_handler
@@ -222,24 +222,31 @@ class Link(Matching):
         self._engine.call(self.retire)
         return True
 
-    def ask(self, ask: Ask) -> bool:
-        """Send it, and wait for its outcome until its deadline; False where nothing can be sent from here."""
-        if (self._seat or self._reading) and self._is_below():
-            return False
-        me = (get_ident(),)
+    def ask(self, ask: Ask) -> tuple[Reply, RequestFailed | None] | None:
+        """Send it, and wait for its outcome until its deadline; None where nothing can be sent from here."""
+        if not self.is_open or ((self._seat or self._reading) and self._is_below()):
+            return None
         if self._poll is not None and not self._subscribes and (not self._pending or self._is_quiet()):
+            reading, me = self._reading, (get_ident(),)
             try:
-                if self._reading.setdefault("", me) is me:
-                    try:
-                        self._lead(ask)
-                    finally:
-                        self._stop_leading(me)
+                if reading.setdefault("", me) is me:
+                    self._lead(ask)
+                    self._led = False
+                    del reading[""]
+                    if self._pending or self._queue or self._retired:
+                        self._engine.call(self.rescue)
             except BaseException:
-                self._stop_leading(me)
+                if reading.get("") is me:
+                    self._led = False
+                    del reading[""]
+                self._engine.call(self.rescue)
                 raise
         if ask.outcome is None:
             self._follow(ask)
-        return True
+            if ask.outcome is None:
+                ask.end(None, self.server.silent(True))
+                self._engine.call(self.overdue)
+        return ask.outcome
 
     def _lead(self, ask: Ask) -> None:
         """Send it, and read what comes, until its own reply has."""
@@ -258,13 +265,6 @@ class Link(Matching):
             if self._inside:
                 self._engine.call(self._lost, None)  # a signal handler: what was read may not be known
             raise
-
-    def _stop_leading(self, me: tuple[int]) -> None:
-        if self._reading.get("") is me:
-            self._led = False
-            del self._reading[""]
-            if self._pending or self._queue or self._retired:
-                self._engine.call(self.rescue)
 
     def _read_for_callers(self) -> bool:
         """By who is not the engine: read what has come; False where that was the end."""
@@ -299,7 +299,7 @@ class Link(Matching):
 
     def put(self, later: Later) -> bool:
         """Send it, and wait for nothing; False where nothing can be sent from here."""
-        if (self._seat or self._reading) and self._is_below():
+        if not self.is_open or ((self._seat or self._reading) and self._is_below()):
             return False
         self._put(later)
         self._have_ticks()
@@ -382,15 +382,25 @@ class Link(Matching):
 
     def _write_some(self) -> bool:
         """With the seat; False where no more can be written now."""
-        sock, pending = self._sock, self._pending
+        sock, pending, queue, gathered = self._sock, self._pending, self._queue, self._gathered
         if sock is None or self._out:
             return False
         data = b""
         try:
             if not pending:
                 self._heard_at = clock()  # it owed nothing until now
-            data, lies = self._gather()
-            if not data:
+            try:
+                gathered.extend(map(_POP, repeat(queue, len(queue))))  # one step each, in which no signal handler comes
+            except IndexError:
+                pass  # the engine has taken them for another connection
+            if len(gathered) == 1:
+                request = gathered[0]
+                pending.append(request)
+                gathered.clear()
+                data, lies = request.packed, request.may_lie
+            elif gathered:
+                data, lies = self._pack_many()
+            else:
                 return False
             if self._armed == (lies or self._led):
                 self._arm_or_not()
@@ -430,23 +440,14 @@ class Link(Matching):
         self._out = rest
         self._watch(True)
 
-    def _gather(self) -> tuple[bytes, bool]:
-        queue, gathered = self._queue, self._gathered
-        try:
-            gathered.extend(map(_POP, repeat(queue, len(queue))))  # one step each, in which no signal handler comes
-        except IndexError:
-            pass  # the engine has taken them for another connection
-        if len(gathered) == 1:
-            request = gathered[0]
-            self._pending.append(request)
-            gathered.clear()
-            return request.packed, request.may_lie
-        requests = list(gathered)
+    def _pack_many(self) -> tuple[bytes, bool]:
+        """Of what is gathered: its bytes, and whether all replies may lie."""
+        requests = list(self._gathered)
         if len(requests) >= EACH_MIN:
             requests = self._bundled(requests)
         self._pending.extend(requests)
-        gathered.clear()
-        return b"".join([request.packed for request in requests]), all(request.may_lie for request in requests)
+        self._gathered.clear()
+        return b"".join([request.packed for request in requests]), all(map(MAY_LIE, requests))
 
     def _bundled(self, requests: list[Any]) -> list[Any]:
         """Together, what can be asked together. Releases go first; where other requests are between, all stay so."""

@@ -96,10 +96,6 @@ class PreparedRequest:
         token_at = 3 + len(call.keys)
         self.before, self.behind = b"".join(parts[:token_at]), b"".join(parts[token_at + 1 :])
 
-    def packed(self, token: str) -> bytes:
-        """With the token, which is ASCII."""
-        return b"%b$%d\r\n%b\r\n%b" % (self.before, len(token), token.encode(), self.behind)
-
 
 def _pack_parts(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> list[bytes]:
     """Pack the argument count, name, key count; keys; arguments."""

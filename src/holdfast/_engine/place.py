@@ -24,16 +24,13 @@ class Place(ABC):
         self.make = make
         #: Whether its connections are encrypted, as far as is known; and whether it has closed one at HELLO.
         self.tls = self.hello_closes = False
+        #: The shared connection, if there is one.
+        self.link: Any = None
         #: How often one of its connections got on while it was made.
         self.steps = 0
         self.on_message: Callable[[Reply], None] = lambda _: None
         #: Threads that connect.
         self.dialling: set[threading.Thread] = set()
-
-    @property
-    @abstractmethod
-    def link(self) -> Any:
-        """The shared connection, if there is one."""
 
     @abstractmethod
     def forget_link(self, link: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from holdfast._core.effects import Reply
@@ -12,8 +13,9 @@ from holdfast._engine.pack import Group, PreparedRequest, spelled_out
 from holdfast._lua import Script
 from holdfast._runtime.waits import ring
 
-__all__ = ["Again", "Answer", "Ask", "Bundle", "Later", "Request"]
+__all__ = ["MAY_LIE", "Again", "Answer", "Ask", "Bundle", "Later", "Request"]
 
+MAY_LIE, _DEADLINE = attrgetter("may_lie"), attrgetter("deadline")
 Answer: TypeAlias = Callable[[Reply, RequestFailed | None], None]
 
 
@@ -47,7 +49,7 @@ class Request:
 class Ask:
     """One that a caller waits for, until it has an `outcome`."""
 
-    __slots__ = ("bell", "deadline", "fits", "group", "is_put", "outcome", "prepared", "script", "token")
+    __slots__ = ("bell", "deadline", "fits", "group", "is_put", "outcome", "prepared", "token")
 
     may_lie = False
     ends_anywhere = True
@@ -57,7 +59,6 @@ class Ask:
         self.token = token
         self.deadline = deadline
         self.fits = prepared.fits
-        self.script = prepared.script
         self.group = prepared.group
         self.outcome: tuple[Reply, RequestFailed | None] | None = None
         #: Rung when there is an outcome; of those that a thread waits for. Whether it was given to a connection.
@@ -65,8 +66,13 @@ class Ask:
         self.is_put = False
 
     @property
+    def script(self) -> Script:
+        return self.prepared.script
+
+    @property
     def packed(self) -> bytes:
-        return self.prepared.packed(self.token)
+        prepared, token = self.prepared, self.token
+        return b"%b$%d\r\n%b\r\n%b" % (prepared.before, len(token), token.encode(), prepared.behind)
 
     @property
     def wanted(self) -> bool:
@@ -131,8 +137,8 @@ class Bundle:
         group = members[0].group
         self._members = members
         self._alone = alone
-        self.deadline = max(member.deadline for member in members)
-        self.may_lie = all(member.may_lie for member in members)
+        self.deadline = max(map(_DEADLINE, members))
+        self.may_lie = all(map(MAY_LIE, members))
         self.script = group.script
         self.packed = group.packed([(member.prepared, member.token) for member in members])
         self.wanted = True

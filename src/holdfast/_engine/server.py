@@ -14,7 +14,7 @@ from holdfast._engine.loop import Engine
 from holdfast._engine.matching import is_no_reply
 from holdfast._engine.pack import pack_command, spelled_out
 from holdfast._engine.place import Place
-from holdfast._engine.requests import Answer, Ask, Later, Request
+from holdfast._engine.requests import Answer, Later, Request
 from holdfast._lua import Script
 from holdfast._runtime.clock import clock
 
@@ -34,7 +34,6 @@ class Server(Place):
     def __init__(self, engine: Engine, name: str, make: Callable[[], Any]) -> None:
         super().__init__(engine, name, make)
         self.closed = False
-        self._link: Link | None = None
         #: That for messages, where the server has no RESP3; whether anything waits for some.
         self._inbox: Link | None = None
         self.is_awaited: Callable[[], bool] = lambda: False
@@ -46,7 +45,7 @@ class Server(Place):
     def send(self, packed: bytes, patience_s: float, fits: Fits | None, script: Script | None, answer: Answer) -> None:
         """Send it on the shared connection. By the engine."""
         request = Request(packed, clock() + patience_s, fits, script, answer)
-        link = self._link
+        link = self.link
         if link is not None and link.is_silent:
             link.retire()  # what it owes may be waited for longer than others wait
             link = None
@@ -58,18 +57,13 @@ class Server(Place):
         link.send(request)
 
     @property
-    def link(self) -> Link | None:
-        """The shared connection, if there is one."""
-        return self._link
-
-    @property
     def is_open(self) -> bool:
         """Whether callers may send by themselves."""
-        return self._link is not None and self._link.is_open
+        return self.link is not None and self.link.is_open
 
     def put_all(self, asks: list[Any]) -> None:
         """By an event loop: send those."""
-        link = self._link
+        link = self.link
         if link is not None and link.is_open:
             link.put_all(asks)
         else:
@@ -140,13 +134,13 @@ class Server(Place):
         return RequestFailed("closed", "the client is closed", self.name, maybe_executed=False, transient=False)
 
     def _connect(self) -> Link:
-        link = self._link = Link(self)
+        link = self.link = Link(self)
         self._all.add(link)
         return link
 
     def send_later(self, later: Later) -> None:
         """By the engine: send it."""
-        if self._link is None and self.closed:
+        if self.link is None and self.closed:
             later.end(None, self._closed())
         else:
             self.take_over([later])
@@ -154,28 +148,9 @@ class Server(Place):
     def take_over(self, requests: list[Any]) -> None:
         """Send those instead of a connection that cannot."""
         if requests:
-            link = self._link or self._connect()
+            link = self.link or self._connect()
             for request in requests:
                 link.send(request)
-
-    def ask(self, ask: Ask) -> tuple[Reply, RequestFailed | None] | None:
-        """By a caller: send it and wait for its outcome; None where there is no connection, and nothing was sent."""
-        link = self._link
-        if link is None or not link.is_open:
-            return None
-        if not link.ask(ask):
-            return None
-        if ask.outcome is None:
-            ask.end(None, self.silent(True))
-            self.engine.call(link.overdue)
-        return ask.outcome
-
-    def tell(self, later: Later) -> bool:
-        """By a caller: send it; False where there is no connection yet."""
-        link = self._link
-        if link is None or not link.is_open:
-            return False
-        return link.put(later)
 
     def subscribe(self, channel: str, patience_s: float, answer: Answer, on_deaf: Callable[[], None]) -> None:
         """Hear that channel; `on_deaf` is called once when nothing more is heard."""
@@ -194,8 +169,7 @@ class Server(Place):
 
     def _subscribe(self, channel: str, until: float, answer: Answer, on_deaf: Callable[[], None]) -> None:
         """By the shared connection, or one for messages alone."""
-        link = self._link
-        assert link is not None
+        link: Link = self.link
         if not link.pushes:
             link = self._inbox = Link(self, is_inbox=True)
             self._all.add(link)
@@ -230,8 +204,8 @@ class Server(Place):
         """Forget a link that takes no more requests."""
         if self._inbox is link:
             self._inbox = None
-        if self._link is link:
-            self._link = None
+        if self.link is link:
+            self.link = None
             if self._inbox is not None:
                 self._inbox.retire()  # another server may be in charge
         if link.ended:
@@ -244,8 +218,8 @@ class Server(Place):
 
     def reconnect(self) -> None:
         """Let the next request go on a new connection."""
-        if self._link is not None:
-            self._link.retire()
+        if self.link is not None:
+            self.link.retire()
 
     @property
     def is_used(self) -> bool:
@@ -265,5 +239,5 @@ class Server(Place):
         self._all.clear()
         self._sessions.clear()
         self._spares.clear()
-        self._link = self._inbox = None
+        self.link = self._inbox = None
         self.engine = engine

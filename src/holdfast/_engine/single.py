@@ -20,13 +20,13 @@ class SingleTopology:
     moves = False
 
     def __init__(self, node: Server, fails_over: bool = False) -> None:
-        self._node = node
+        self.only = node
         self._nodes = (node,)
         self._fails_over = fails_over
 
     def node_for(self, key: str | None, index: int | None) -> Server:
         """The only one."""
-        return self._node
+        return self.only
 
     def nodes(self) -> Sequence[Server]:
         """The only one."""
@@ -39,7 +39,7 @@ class SingleTopology:
 
     def forget(self, engine: Engine) -> None:
         """As that of `Topology`."""
-        self._node.forget(engine)
+        self.only.forget(engine)
 
 
 def describe(pool: Any) -> str:

@@ -33,7 +33,7 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import LocalWaiter, TenureLease
 from holdfast._core.tokens import owner_of
-from holdfast._core.waiting import Acquisition, Busy, Grant, released
+from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released
 from holdfast._engine.client import Prepared
 from holdfast._engine.operation import Abandoned, Operation
 from holdfast._engine.pack import PreparedRequest
@@ -139,7 +139,7 @@ class AioFront(Front):
     def _begin(self, client_id: str) -> None:
         #: Tasks that wait for each other here, or are about to.
         self.turning: set[int] = set()
-        #: By the tokens of what tasks are acquiring, what gives it back.
+        #: By the tokens of what tasks are acquiring, what gives it back, where that is not just what `asking` says.
         self.undo: dict[str, Callable[[], None]] = {}
         self._homes: dict[int, Home] = {}
         self._here: Home | None = None
@@ -242,27 +242,28 @@ class AioFront(Front):
         self, first: PreparedRequest | None, start: Start, token: str, timeout_s: float | None, ttl_ms: int
     ) -> Grant | Busy:
         """Acquire with this token: by `first` alone where that is granted in time, else by the protocol."""
-        if first is None or not self._asks_first(first):
-            return await self._run(self._acquires(first, start, token, timeout_s, ttl_ms), self.undo.get(token))
-        server = self.topology.node_for(first.key, None)
-        if not server.is_open:
-            return await self._run(self._acquires(first, start, token, timeout_s, ttl_ms), self.undo.get(token))
-        behind = self.client.releasing.before(first.key)
-        asked_at = clock()
-        home = self.home
-        ask = TaskAsk(first, token, asked_at + self._patience_s(first, timeout_s), home)
+        if first is None or not self.can_ask or first.key in self.contention:
+            return await self._run(self._acquires(first, start, token, timeout_s, ttl_ms), self._undo_of(token))
+        server = self._only or self.topology.node_for(first.key, None)
+        if server.link is None or not server.link.is_open:
+            return await self._run(self._acquires(first, start, token, timeout_s, ttl_ms), self._undo_of(token))
+        behind = self.releasing.latest.get(first.key)
+        asked_at, home = clock(), self.home
+        patience_s = first.request_timeout_s if timeout_s is None else self._patience_s(first, timeout_s)
+        ask = TaskAsk(first, token, asked_at + patience_s, home)
         home.put(server, ask)
         try:
             await ask.future
         except BaseException:
             self.spawn(_undone(replay(start(token, timeout_s, True), asked_at, None, Abandoned())))
             raise
-        outcome = ask.outcome
-        grant = self._grant(server, outcome, asked_at, ttl_ms)
-        if grant is not None:
+        outcome: Any = ask.outcome
+        if outcome[1] is None and (grant := granted(outcome[0], asked_at, clock(), ttl_ms)) is not None:
+            if self.troubles:
+                self.troubles.passed(server.name)
             return grant
         rest = self._goes_on(first, start, token, timeout_s, ttl_ms, behind, asked_at, outcome)
-        return await self._run(rest, self.undo.get(token))
+        return await self._run(rest, self._undo_of(token))
 
     async def wait_in_line(
         self,
@@ -295,8 +296,8 @@ class AioFront(Front):
             return True
         if first is None or not self.can_ask:
             return await self.run(self._releases(record, first))
-        server = self.topology.node_for(first.key, None)
-        if not server.is_open:
+        server = self._only or self.topology.node_for(first.key, None)
+        if server.link is None or not server.link.is_open:
             return await self.run(self._releases(record, first))
         home = self.home
         ask = TaskAsk(first, record.token, clock() + first.request_timeout_s, home)
@@ -350,12 +351,20 @@ class AioFront(Front):
                 if not ask.prepared.grants:
                     self.spawn(_sent(Prepared(ask.prepared, ask.token)))
                 ask.end(None, RequestFailed("closed", "the client is closed", "", maybe_executed=True, transient=False))
-        for token, undo in snapshot(self.undo.items()):
+        for token in [*snapshot(self.undo), *snapshot(self.asking)]:
             task = _numbers.task(int(owner_of(token)))
             if task is None or (is_over(task.get_loop()) if hasattr(task, "get_loop") else _trio().is_done(task)):
+                undo = self._undo_of(token)
                 self.undo.pop(token, None)
                 self.asking.pop(token, None)
-                undo()
+                if undo is not None:
+                    undo()
+
+    def _undo_of(self, token: str) -> Callable[[], None] | None:
+        """Return what gives back what a task acquires by that token."""
+        asked = self.asking.get(token)
+        usual = None if asked is None else partial(self.spawn, partial(asked[2]._give_back, token))
+        return self.undo.get(token, usual)
 
     async def close(self) -> None:
         """End what waits, tell those who hold, release what they held; wait for that. Idempotent."""

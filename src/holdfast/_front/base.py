@@ -26,7 +26,7 @@ from holdfast._core.fast_path import replay
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tenure import SOON_MS
-from holdfast._core.waiting import Busy, Grant, granted, within
+from holdfast._core.waiting import Busy, Grant, within
 from holdfast._engine.client import Client, Prepared
 from holdfast._engine.loop import engine, forget_engines
 from holdfast._engine.pack import PreparedRequest
@@ -89,7 +89,9 @@ class Front:
         client.front = self
         if self.finalizer is not None:
             self.engine.enter(client)
-        self.can_ask = client.can_ask
+        self.can_ask, self.contention, self.releasing = client.can_ask, client.contention, client.releasing
+        #: The only server; None where one has to be found by the key.
+        self._only: Server | None = getattr(self.topology, "only", None)
         self.schedule, self.lines, self.lease_cache = client.schedule, client.lines, client.lease_cache
         self.notices, self.queueing, self.listening = client.notices, client.queueing, client.listening
         self.unwatch, self.finish = client.unwatch, client.finish
@@ -136,10 +138,6 @@ class Front:
 
     # -- acquiring and releasing ------------------------------------------------------------------
 
-    def _asks_first(self, first: PreparedRequest | None) -> bool:
-        """True if the first request can be sent by the caller."""
-        return first is not None and self.can_ask and first.key not in self.client.contention
-
     def _patience_s(self, first: PreparedRequest, timeout_s: float | None) -> float:
         patience_s = first.request_timeout_s
         return patience_s if timeout_s is None else within(patience_s, timeout_s or self.settings.try_limit_s)
@@ -150,14 +148,6 @@ class Front:
         """The whole of an acquire."""
         call = None if first is None else Prepared(first, token)
         return self.client.acquire(call, partial(start, token), timeout_s, ttl_ms)
-
-    def _grant(self, server: Server, outcome: Any, asked_at: float, ttl_ms: int) -> Grant | None:
-        """The grant of a first request that ended so; None if it was not granted in time."""
-        reply, failure = outcome
-        grant = None if failure is not None else granted(reply, asked_at, clock(), ttl_ms)
-        if grant is not None and self.troubles:
-            self.troubles.passed(server.name)
-        return grant
 
     def _goes_on(
         self,
@@ -195,7 +185,7 @@ class Front:
 
     def _later(self, server: Server, record: LeaseRecord, first: PreparedRequest) -> Later:
         """A release that is not waited for."""
-        answered = self.client.releasing.sent(record, first.key)
+        answered = self.releasing.sent(record, first.key)
 
         def told(reply: Any, failure: RequestFailed | None) -> None:
             if failure is not None:
@@ -212,7 +202,7 @@ class Front:
             return True
         if not self.can_ask or self.closed:
             return False
-        server = self.topology.node_for(first.key, None)
+        server = self._only or self.topology.node_for(first.key, None)
         later = self._later(server, record, first)
         if not self._tell(server, later):
             self.engine.call(server.send_later, later)
@@ -220,16 +210,21 @@ class Front:
 
     def _tell(self, server: Server, later: Later) -> bool:
         """Send it; False where there is no connection yet."""
-        return server.tell(later)
+        link = server.link
+        return link is not None and link.put(later)
 
     # -- what is held -----------------------------------------------------------------------------
 
     def watch(self, record: LeaseRecord) -> None:
-        """Renew it and look after its deadline, until `unwatch`. Raises `ClientClosed` when the client was closed."""
+        """Renew it and look after its deadline, until `unwatch`. Raises `ClientClosed` when the client was closed,
+        and in threads `CannotStartThread` where nothing would renew it.
+        """
         at = self.schedule.add(record, self.random())
         armed = self.client.attends_at
         if armed is None or at < armed:
             self.engine.call(self.client.arm, at)
+        if self.engine.thread is None:
+            self._not_renewed(record)
         if self.closed:
             self.schedule.remove(record)
             if record.mark_released():
@@ -246,6 +241,9 @@ class Front:
             return held
         finally:
             self.leaving.pop(record.token, None)
+
+    def _not_renewed(self, record: LeaseRecord) -> None:
+        """The engine has no thread, as far as is known."""
 
     def spawn_release(self, record: LeaseRecord) -> None:
         """Release in the background what is not wanted any more."""

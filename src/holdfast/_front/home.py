@@ -53,7 +53,8 @@ class TaskAsk(Ask):
     __slots__ = ("_home", "future", "may_lie")
 
     def __init__(self, prepared: PreparedRequest, token: str, deadline: float, home: Home) -> None:
-        super().__init__(prepared, token, deadline)
+        self.prepared, self.token, self.deadline = prepared, token, deadline
+        self.fits, self.group, self.outcome = prepared.fits, prepared.group, None
         self._home = home
         self.future = home.loop.future()
         #: Read by the loop, or by the engine where that is late.
@@ -63,10 +64,11 @@ class TaskAsk(Ask):
         """In whatever thread has read it."""
         if self.outcome is None:
             self.outcome = reply, failure
-            if self._home.loop.running() is self._home.loop.key:
-                self.wake()
-            else:
-                self._home.wake_soon(self)
+            home = self._home
+            if home.loop.running() is not home.loop.key:
+                home.wake_soon(self)
+            elif not self.future.done():
+                self.future.set_result(None)
 
     def wake(self) -> None:
         """In its loop."""

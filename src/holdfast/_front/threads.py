@@ -19,7 +19,7 @@ from holdfast._core.agent.renewals import quietly
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
 from holdfast._core.tenure import LocalWaiter, TenureLease
-from holdfast._core.waiting import Busy, Grant, released
+from holdfast._core.waiting import Busy, Grant, granted, released
 from holdfast._engine.operation import Operation
 from holdfast._engine.pack import PreparedRequest
 from holdfast._engine.requests import Ask
@@ -45,7 +45,8 @@ class ThreadsFront(Front):
 
     def _begin(self, client_id: str) -> None:
         super()._begin(client_id)
-        self.teller = Teller(partial(self.engine.call, self.engine.later, _AGAIN_S))
+        #: Where losses are told.
+        self.home = self.teller = Teller(partial(self.engine.call, self.engine.later, _AGAIN_S))
         #: The threads that wait for each other here, or are about to.
         self.turning: set[int] = set()
         #: What the calling thread has of its own.
@@ -85,11 +86,6 @@ class ThreadsFront(Front):
         ):
             self.look_again()
         return self.here.number
-
-    @property
-    def home(self) -> Teller:
-        """Where losses are told."""
-        return self.teller
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -148,16 +144,18 @@ class ThreadsFront(Front):
         cancel: Cancel | None = None,
     ) -> Grant | Busy:
         """Acquire with this token: by `first` alone where that is granted in time, else by the protocol."""
-        if first is None or cancel is not None or not self._asks_first(first):
+        if first is None or cancel is not None or not self.can_ask or first.key in self.contention:
             return self.run(partial(self._acquires, first, start, token, timeout_s, ttl_ms), cancel)
-        behind = self.client.releasing.before(first.key)
-        server = self.topology.node_for(first.key, None)
-        asked_at = clock()
-        outcome = server.ask(Ask(first, token, asked_at + self._patience_s(first, timeout_s)))
+        behind = self.releasing.latest.get(first.key)
+        server = self._only or self.topology.node_for(first.key, None)
+        link, asked_at = server.link, clock()
+        patience_s = first.request_timeout_s if timeout_s is None else self._patience_s(first, timeout_s)
+        outcome = None if link is None else link.ask(Ask(first, token, asked_at + patience_s))
         if outcome is None:
             return self.run(partial(self._acquires, first, start, token, timeout_s, ttl_ms))
-        grant = self._grant(server, outcome, asked_at, ttl_ms)
-        if grant is not None:
+        if outcome[1] is None and (grant := granted(outcome[0], asked_at, clock(), ttl_ms)) is not None:
+            if self.troubles:
+                self.troubles.passed(server.name)
             return grant
         return self.run(partial(self._goes_on, first, start, token, timeout_s, ttl_ms, behind, asked_at, outcome))
 
@@ -194,23 +192,20 @@ class ThreadsFront(Front):
             return True
         if first is None or not self.can_ask:
             return self.run(partial(self._releases, record, first))
-        server = self.topology.node_for(first.key, None)
-        outcome = server.ask(Ask(first, record.token, clock() + first.request_timeout_s))
+        link = (self._only or self.topology.node_for(first.key, None)).link
+        outcome = None if link is None else link.ask(Ask(first, record.token, clock() + first.request_timeout_s))
         held = released(outcome[0]) if outcome is not None and outcome[1] is None else None
         return self.run(partial(self._releases, record, first, outcome)) if held is None else held
 
     # -- what is held -----------------------------------------------------------------------------
 
-    def watch(self, record: LeaseRecord) -> None:
-        """As that of `Front`. Raises `CannotStartThread` where nothing would renew it."""
-        super().watch(record)
-        if self.engine.thread is None:
-            try:
-                self.need_engine()
-            except CannotStartThread:
-                if self.finish(record):
-                    self.run(quietly(record))
-                raise
+    def _not_renewed(self, record: LeaseRecord) -> None:
+        try:
+            self.need_engine()
+        except CannotStartThread:
+            if self.finish(record):
+                self.run(quietly(record))
+            raise
 
     def has_told(self, record: LeaseRecord) -> bool:
         """True if callbacks have returned."""

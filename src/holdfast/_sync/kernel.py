@@ -13,6 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from functools import partial
+from itertools import repeat
 from types import CodeType
 from typing import Any, Generic, TypeVar
 
@@ -26,7 +27,6 @@ from holdfast._core.replicas import NotAcked
 from holdfast._core.tenure import MARK, LocalWaiter, TenureLease, is_alone, left
 from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
-from holdfast._engine.pack import PreparedRequest
 from holdfast._front.threads import ThreadsFront
 from holdfast._runtime.cancel import Cancel, Cancelled
 from holdfast._runtime.clock import clock
@@ -60,13 +60,13 @@ class Acquirable(AcquirableBase, Generic[L]):
     def _acquire(self, timeout_s: float | None, cancel: Cancel | None, frame: Any, mark: str | None = None) -> L:
         if hook.observer is not None:
             hook.observer.acquiring(self._name, self._label, timeout_s)
-        _check_cancel(cancel)
+        if cancel is not None:
+            _check_cancel(cancel)
         session = self._session
         code, offset, frame = frame.f_code, frame.f_lasti, None
-        driver = session.driver
-        me = driver.me()
-        owners = tuple([(kind, me) for kind in self._owned_as]) if me else ()  # 0: owners cannot be told apart
-        if (lease := self._held_by(owners)) is not None:
+        driver, me = session.driver, session.driver.me()
+        owners = tuple(zip(self._owned_as, repeat(me))) if me else ()  # 0: owners cannot be told apart
+        if not session.owners.keys().isdisjoint(owners) and (lease := self._held_by(owners)) is not None:
             lease._entries += (None,)  # not a call, after which a signal handler could raise
             return lease  # type: ignore[no-any-return]
         token = self._new_token(driver, me, mark)
@@ -84,13 +84,13 @@ class Acquirable(AcquirableBase, Generic[L]):
                 driver.turning.add(me)
                 turn.join(driver.lines, self._line_key)
                 token = turn.token
-            session.asking[token] = code, offset, self._give_back
+            session.asking[token] = code, offset, self
             if driver.closed:  # it looks who asks once it is, and gives back what those get
                 raise driver.closed_error()
             got = self._get(driver, token, turn, timeout_s, report, cancel)
             if not isinstance(got, Busy):
                 record = self._made(driver, token, turn, got, report)
-                return self._granted(driver, record, owners, code, offset, self._usual_release(token, got))
+                return self._granted(driver, record, owners, code, offset, got)
         except RequestFailed as failure:
             raise self._failed(failure, report) from None
         except Cancelled:
@@ -186,12 +186,6 @@ class Acquirable(AcquirableBase, Generic[L]):
             self._session.introduce(record.held_since)
         return record
 
-    def _usual_release(self, token: str, got: TenureLease | Grant) -> PreparedRequest | None:
-        """The request that releases it, where that is the usual one."""
-        if not self._asks or type(got) is not Grant or got.stray or got.more is PLAIN or token[-1] == MARK:
-            return None
-        return self._asks[1]
-
     def _failed(self, failure: RequestFailed, report: Any) -> BaseException:
         """Return the exception that users see."""
         if isinstance(failure, NotAcked):
@@ -281,10 +275,13 @@ class Acquirable(AcquirableBase, Generic[L]):
         owners: Owners,
         code: CodeType,
         offset: int,
-        release_ask: PreparedRequest | None,
+        got: TenureLease | Grant | None,
     ) -> L:
         """The lease. No variable of a caller has it until it is returned: a kept traceback would keep it."""
         session = self._session
+        release_ask = None
+        if self._asks and type(got) is Grant and not got.stray and got.more is not PLAIN and record.token[-1] != MARK:
+            release_ask = self._asks[1]  # it is the usual one
         lease: Any = self._lease_class(session, driver, record, owners, code, offset, release_ask)
         if self._reentrant:
             lease._entries = []

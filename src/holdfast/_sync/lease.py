@@ -55,7 +55,7 @@ class Lease:
 
     __slots__ = (
         "__weakref__",
-        *("_driver", "_home"),
+        "_driver",
         "_entries",
         "_record",
         "_loss",
@@ -79,8 +79,7 @@ class Lease:
     ) -> None:
         self._session = session
         self._driver = driver
-        #: Where its loss is told.
-        self._home = driver.home
+        record.home = driver.home
         self._record = record
         self._loss: Loss | None = None
         self._losses: list[Loss] = []  # of those that asked for it at the same time: the first one counts
@@ -132,7 +131,7 @@ class Lease:
         loss = self._loss
         if loss is None:
             record = self._record
-            self._losses.append(Loss(record.name, self._home, record.label))
+            self._losses.append(Loss(record.name, record.home, record.label))
             loss = next(each for each in self._losses if type(each) is Loss)
             tell(record, loss._fire)
             if record.state is LeaseState.LOST:
@@ -159,7 +158,7 @@ class Lease:
         wanted = next((each for each in self._losses if type(each) is Wanted), None)
         if wanted is None:
             record = self._record
-            self._losses.append(Wanted(record.name, self._home, record.label))
+            self._losses.append(Wanted(record.name, record.home, record.label))
             wanted = next(each for each in self._losses if type(each) is Wanted)
             record.on_want = wanted._fire
             if record.wanted_by is not None:

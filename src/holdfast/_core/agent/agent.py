@@ -237,7 +237,7 @@ class Agent(Runner):
         """
         if self.closing:
             raise closed()  # its caller found the client open, and was not seen when that began to end
-        behind = None if first is None else self.releasing.before(first.keys[0])
+        behind = None if first is None else self.releasing.latest.get(first.keys[0])
         if first is None or first.sync is not None or not self.can_ask or self.contention.expects(first.keys[0]):
             if behind is not None:
                 await self.releasing.settled(behind, self.settings.request_timeout_s)

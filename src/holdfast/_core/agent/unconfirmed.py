@@ -66,16 +66,17 @@ class Unconfirmed:
     def __init__(self, spawn: Callable[[Protocol[None], str], Task], patience_s: float) -> None:
         self._spawn = spawn
         self._patience_s = patience_s
-        self._sent: dict[str, _Release] = {}
+        #: The release of each lock that was not answered yet.
+        self.latest: dict[str, _Release] = {}
 
     def __len__(self) -> int:
-        return len(self._sent)
+        return len(self.latest)
 
     def send(self, record: LeaseRecord, first: Call) -> None:
         """Release it by that request, which is its usual one."""
         release = _Release(record)
         key = first.keys[0]
-        before, self._sent[key] = self._sent.get(key), release
+        before, self.latest[key] = self.latest.get(key), release
         self._spawn(self._release(record, first, release, before), f"release {record.name}")
 
     def sent(self, record: LeaseRecord, key: str) -> Callable[[Any, RequestFailed | None], Protocol[None] | None]:
@@ -83,12 +84,12 @@ class Unconfirmed:
         left to do, or None where the lease was released.
         """
         release = _Release(record)
-        before, self._sent[key] = self._sent.get(key), release
+        before, self.latest[key] = self.latest.get(key), release
 
         def answered(reply: Any, failure: RequestFailed | None) -> Protocol[None] | None:
             if failure is None and released(reply) and (before is None or before.over):
-                if self._sent.get(key) is release:
-                    self._sent.pop(key, None)
+                if self.latest.get(key) is release:
+                    self.latest.pop(key, None)
                 release.end()
                 return None
             return self._answered(record, key, release, before, (reply, failure))
@@ -120,20 +121,16 @@ class Unconfirmed:
             if before is not None and not before.over:
                 await AwaitTurn(_Behind(before), self._patience_s)
         finally:
-            if self._sent.get(key) is release:
-                self._sent.pop(key, None)
+            if self.latest.get(key) is release:
+                self.latest.pop(key, None)
             release.end()
-
-    def before(self, key: str) -> _Release | None:
-        """The release of that lock that was not answered yet."""
-        return self._sent.get(key)
 
     async def hurry(self, patience_s: float, reconnect: Callable[[], None]) -> None:
         """The client is about to end: repeat, on another connection, what is not answered in that time."""
         until = await Now() + patience_s
-        for release in snapshot(self._sent.values()):
+        for release in snapshot(self.latest.values()):
             await self.settled(release, max(0.0, until - await Now()))
-        left = snapshot(self._sent.values())
+        left = snapshot(self.latest.values())
         if left:
             reconnect()
         for release in left:
