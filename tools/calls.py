@@ -31,6 +31,8 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+import redis
+
 import holdfast
 from holdfast import embedded
 
@@ -109,12 +111,21 @@ class Counter:
         )
 
 
+def _until(waiters: Callable[[], int], count: int) -> None:
+    until = time.monotonic() + _PATIENCE_S
+    while (waiting := waiters()) != count:
+        if time.monotonic() > until:
+            raise TimeoutError(f"{waiting} wait, not {count}")
+        time.sleep(0.005)
+
+
 class _Stage:
     """A client, two threads of the program, and another client in a process of its own."""
 
     def __init__(self, url: str, other: subprocess.Popen[str], counter: Counter, **options: Any) -> None:
         self.locks = holdfast.connect(url, **options)
         self.lock = self.locks.lock(_LOCK)
+        self._server: Any = redis.Redis.from_url(url)
         self.mine, self.others = ThreadPoolExecutor(1), ThreadPoolExecutor(2)
         self._other = other
         self._counter = counter
@@ -132,6 +143,7 @@ class _Stage:
         self.mine.shutdown()
         self.others.shutdown()
         self.locks.close()
+        self._server.close()
 
     def count(self, act: Callable[[], object]) -> Counted:
         """Count what `act` calls in a thread."""
@@ -167,12 +179,12 @@ class _Stage:
         assert self._other.stdout is not None and self._other.stdout.readline() == "\n"
 
     def until_waiting(self, count: int) -> None:
-        """Wait until that many stand in the queue."""
-        until = time.monotonic() + _PATIENCE_S
-        while (waiting := self.lock.waiters()) != count:
-            if time.monotonic() > until:
-                raise TimeoutError(f"{waiting} wait, not {count}")
-            time.sleep(0.005)
+        """Wait until that many stand in the queue, or in the client's own line behind it."""
+        _until(self.lock.waiters, count)
+
+    def until_queued(self, count: int) -> None:
+        """Wait until that many stand in the queue on the server; what is called for this look is not counted."""
+        _until(lambda: self._server.zcard(f"holdfast:{{{_LOCK}}}:queue"), count)
 
 
 def _acquire(stage: _Stage) -> Counted:
@@ -204,7 +216,7 @@ def _wait(stage: _Stage) -> Counted:
     stage.heard()
 
     def beside() -> None:
-        stage.until_waiting(1)
+        stage.until_queued(1)
         stage.tell("release")
 
     counted = stage.count_while(lambda: leases.append(stage.lock.acquire()), beside)
@@ -241,7 +253,7 @@ def _line(stage: _Stage) -> Counted:
         time.sleep(_IN_LINE_S)  # longer than a line of one client keeps others out
         leave.set()
         stage.heard()
-        stage.until_waiting(1)
+        stage.until_queued(1)
         stage.tell("release")
 
     counted = stage.count_while(lambda: leases.append(stage.lock.acquire()), beside)
