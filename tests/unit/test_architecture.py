@@ -137,7 +137,7 @@ BESIDE: dict[str, Room] = {
     "lab": Room(frozenset({*PACKAGE, *TOPS}), _ANY),  # its tests
     "sim": Room(_FACTS | {"_core", "_lua", "_api.lease_stack"}, frozenset({"lupa"})),
     "models": Room(),
-    "tools": Room(_PUBLIC),  # the reference is made from what is public
+    "tools": Room(_PUBLIC, frozenset({"redis"})),  # the reference is made from what is public
     "examples": Room(_PUBLIC, _ANY),  # they show holdfast together with other libraries
     "testbed": Room(_PUBLIC | {"_lua"}, _CLIENTS),
     # What users of a lock see, and no more: a reader of a history knows nothing of what is inside.

@@ -146,7 +146,7 @@ def test_a_caller_reads_while_the_engine_hands_out_what_it_has_read(server: Serv
     peer.heard(3)
     peer.say(b"$1\r\na\r\n$1\r\nb\r\n")
     eventually(lambda: handed_out)
-    assert server.ask(Caller(ALONE, "t", clock() + 20.0)) == ([1, 7], None)
+    assert server.link.ask(Caller(ALONE, "t", clock() + 20.0)) == ([1, 7], None)
     assert handed_out == [b"a", b"b"]
 
 
