@@ -20,18 +20,27 @@ from holdfast import embedded
 from testbed import servers
 from testbed.waiting import eventually
 
-__all__ = ["Cluster", "Quorum", "Replicated", "Topology", "WithSentinel", "plain"]
+__all__ = ["Cluster", "Quorum", "Replicated", "Topology", "WithSentinel", "listening", "plain"]
 
 #: After this time a master counts as down where a test is about that, ms.
 DOWN_AFTER_MS = 1500
 #: And where it is not: no hiccup of a busy machine may cause a failover.
 NEVER_DOWN_MS = 120_000
 NODE_TIMEOUT_MS = 2000
+_SLOTS = 16_384
 
 
 def plain(server: embedded.Server, **options: Any) -> Any:
     """A redis-py client for one server."""
     return redis.Redis.from_url(server.url, decode_responses=True, **options)
+
+
+def listening(client: Any, channel: str) -> int:
+    """Count who listens at that server to that inbox, or to a sharded one of the same client."""
+    inboxes, _, client_id = channel.rpartition(":")
+    sharded = client.execute_command("PUBSUB", "SHARDCHANNELS", f"{inboxes}:{{*}}{client_id}")
+    counts = client.execute_command("PUBSUB", "SHARDNUMSUB", *sharded)[1::2]
+    return sum(map(int, counts)) + int(client.pubsub_numsub(channel)[0][1])
 
 
 def address(server: embedded.Server) -> str:
@@ -45,8 +54,8 @@ class Topology:
         self.servers: list[embedded.Server] = []
         self._close = contextlib.ExitStack()
 
-    def start(self, **options: Any) -> embedded.Server:
-        server = servers.start("valkey", **options)
+    def start(self, kind: servers.Kind = "valkey", **options: Any) -> embedded.Server:
+        server = servers.start(kind, **options)
         self.servers.append(server)
         self._close.callback(server.close)
         return server
@@ -266,10 +275,17 @@ class _SentinelServer(embedded.Server):
 
 
 class Cluster(Topology):
-    """Three masters and as many replicas (or none)."""
+    """`masters`, and as many replicas or none; `kind`: of another server than Valkey."""
 
-    def __init__(self, replicas: bool = True, node_timeout_ms: int = NODE_TIMEOUT_MS) -> None:
+    def __init__(
+        self,
+        replicas: bool = True,
+        node_timeout_ms: int = NODE_TIMEOUT_MS,
+        masters: int = 3,
+        kind: servers.Kind = "valkey",
+    ) -> None:
         super().__init__()
+        self._masters = masters
         try:
             config = {
                 "cluster-enabled": "yes",
@@ -278,8 +294,8 @@ class Cluster(Topology):
                 "repl-diskless-sync-delay": "0",
                 "cluster-allow-replica-migration": "no",
             }
-            for _ in range(6 if replicas else 3):
-                self.start(config=config)
+            for _ in range(2 * masters if replicas else masters):
+                self.start(kind, config=config)
             self.clients = [self.keep(plain(server)) for server in self.servers]
             self.ids = [client.execute_command("CLUSTER MYID") for client in self.clients]
             self._form()
@@ -289,20 +305,22 @@ class Cluster(Topology):
             raise
 
     def _form(self) -> None:
-        bounds = (0, 5461, 10923, 16384)
+        masters = self._masters
+        bounds = [_SLOTS * number // masters for number in range(masters + 1)]
         for number, client in enumerate(self.clients):
             client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
-            if number < 3:
-                client.execute_command("CLUSTER ADDSLOTSRANGE", bounds[number], bounds[number + 1] - 1)
+            if number < masters:
+                slots = range(bounds[number], bounds[number + 1])
+                client.execute_command("CLUSTER ADDSLOTS", *slots)
         for server in self.servers[1:]:
             self.clients[0].execute_command("CLUSTER MEET", server.host, server.port)
         for client in self.clients:
             eventually(functools.partial(self._met, client), "all have met", 60)
-        for number, client in enumerate(self.clients[3:]):
+        for number, client in enumerate(self.clients[masters:]):
             client.execute_command("CLUSTER REPLICATE", self.ids[number])
         for client in self.clients:
             eventually(functools.partial(_works, client), "the Cluster is in working order", 60)
-        for client in self.clients[:3] if len(self.clients) > 3 else ():
+        for client in self.clients[:masters] if len(self.clients) > masters else ():
             eventually(functools.partial(_replicates, client), "its replica is online", 60)
 
     def _met(self, client: Any) -> bool:
@@ -311,7 +329,12 @@ class Cluster(Topology):
 
     @property
     def url(self) -> str:
-        return f"redis+cluster://{','.join(map(address, self.servers[:3]))}"
+        return f"redis+cluster://{','.join(map(address, self.servers[: self._masters]))}"
+
+    def messages(self, kind: str = "publish") -> int:
+        """Count what all nodes have sent each other of that kind over the bus."""
+        told = [client.execute_command("CLUSTER INFO") for client in self.clients]
+        return sum(int(each.get(f"cluster_stats_messages_{kind}_sent", 0)) for each in told)
 
     def client(self, **options: Any) -> Any:
         """A redis-py client for the whole Cluster."""
@@ -349,8 +372,8 @@ class _ClusterRaw:
         self._of_nodes = of_nodes
 
     def pubsub_numsub(self, channel: str) -> list[tuple[str, int]]:
-        """Subscribers at all nodes together."""
-        return [(channel, sum(client.pubsub_numsub(channel)[0][1] for client in self._of_nodes))]
+        """Subscribers at all nodes together, to sharded inboxes, too."""
+        return [(channel, sum(listening(client, channel) for client in self._of_nodes))]
 
     def client_kill_filter(self, **options: Any) -> Any:
         return self._client.client_kill_filter(target_nodes=cluster.RedisCluster.ALL_NODES, **options)

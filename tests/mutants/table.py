@@ -265,21 +265,26 @@ _AGENT: tuple[Mutant, ...] = (
     Mutant(
         "waiters do not look when their inbox breaks",
         INBOXES,
-        "        self.ask_all()\n        return True",
-        "        return True",
+        "                self.wake(token, Wake(Wake.ASK))\n        return bool",
+        "                pass\n        return bool",
     ),
     Mutant(
         "nothing waits until the inbox is open",
         INBOXES,
-        "        if place in self._open:\n            return None",
-        "        if True:\n            return None",
+        "        if since is not None:",
+        "        if True:",
     ),
-    Mutant("an inbox that broke counts as open", INBOXES, "        self._open.discard(place)\n", ""),
+    Mutant(
+        "an inbox that broke counts as open",
+        INBOXES,
+        "self._open.pop(place) <= _LASTED_S",
+        "self._open[place] <= _LASTED_S",
+    ),
     Mutant(
         "a waiter for an inbox is not told that it opens",
         INBOXES,
-        "        for task, ticket in waiting:",
-        "        for task, ticket in ():",
+        "        for task, ticket, effect in waiting:",
+        "        for task, ticket, effect in ():",
     ),
     Mutant(
         "a renewal counts from its answer",
@@ -940,7 +945,7 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "slots are locked in the caller's order",
                 MULTILOCK,
-                "sorted(all_keys, key=lambda keys: (slot_of(keys.lock), keys.lock))",
+                "sorted(all_keys, key=lambda keys: (slot_of(keys.lock), tag_of(keys.lock), keys.lock))",
                 "all_keys",
             ),
             (

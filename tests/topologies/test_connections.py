@@ -39,7 +39,7 @@ class Look:
             theirs = [each for each in client.client_list() if each["name"] == self.name]
             client.close()
             if theirs:
-                found.append((len(theirs), sum(int(each["sub"]) > 0 for each in theirs)))
+                found.append((len(theirs), sum(int(each["sub"]) + int(each["ssub"]) > 0 for each in theirs)))
         return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from testbed.topologies import Cluster, Replicated, WithSentinel, plain
+from testbed.topologies import Cluster, Replicated, WithSentinel, listening, plain
 from testbed.waiting import eventually
 from tests.support.apis import Api
 
@@ -65,7 +65,7 @@ def test_sentinel_names_another_master(api: Api, unique_name: str, how: str) -> 
 
 def new_inbox(client: Any, token: str) -> bool:
     channel = f"holdfast:inbox:{token.partition(':')[0]}"
-    return bool(client.pubsub_numsub(channel)[0][1] == 1)
+    return listening(client, channel) == 1
 
 
 def test_one_of_two_replicas_is_not_enough(api: Api, unique_name: str) -> None:
@@ -123,10 +123,8 @@ def test_a_slot_moves_while_held_and_waited_for(cluster: Cluster, api: Api, uniq
     assert cluster.clients[target].get(key(unique_name)) == lease.token
     lease.extend(50)
     eventually(lambda: locks.lock(unique_name).waiters() == 2)
-    inbox_at_target = f"holdfast:inbox:{waiting_token(cluster.clients[target], unique_name).partition(':')[0]}"
-    eventually(
-        lambda: cluster.clients[target].pubsub_numsub(inbox_at_target)[0][1] == 1, "it listens where the slot is", 60
-    )
+    token = waiting_token(cluster.clients[target], unique_name)
+    eventually(lambda: new_inbox(cluster.clients[target], token), "it listens where the slot is", 60)
     lease.release()
     second = waiting.result(60)
     assert second.fencing_token > lease.fencing_token

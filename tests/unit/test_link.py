@@ -556,7 +556,8 @@ def test_messages_come_between_replies(server: Server, peer: Peer, engine: Engin
     server.on_message = found.append
     subscribed, deaf = Answered(), threading.Event()
     peer.answer = lambda words: SUBSCRIBED if words[0] == b"SUBSCRIBE" else echo(words)
-    engine.call(server.subscribe, "c", 20.0, subscribed, deaf.set)
+    server.on_deaf = deaf.set
+    engine.call(server.subscribe, "SUBSCRIBE", "c", 20.0, subscribed)
     assert subscribed.wait()[1] is None
     peer.say(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$5\r\nhello\r\n")
     assert command(server, "ECHO", "x").wait() == (b"x", None)
@@ -572,7 +573,7 @@ def test_while_messages_may_come_everything_is_read_at_once(
     monkeypatch.setattr(links, "LIE_S", 3_600.0)
     subscribed = Answered()
     peer.answer = lambda words: SUBSCRIBED if words[0] == b"SUBSCRIBE" else b":1\r\n"
-    engine.call(server.subscribe, "c", 20.0, subscribed, lambda: None)
+    engine.call(server.subscribe, "SUBSCRIBE", "c", 20.0, subscribed)
     subscribed.wait()
     assert told(server).wait() == (1, None)
 

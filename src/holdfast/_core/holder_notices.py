@@ -57,8 +57,9 @@ class HolderNotices:
     def __init__(self, driver: Driver, one_place: bool) -> None:
         self._driver = driver
         self._one_place = one_place
-        #: Until when inboxes are not asked for again, by their places.
+        #: Until when inboxes are not asked for again, by their places; and the leases that they are for.
         self._asked: dict[Hashable, float] = {}
+        self._behind: dict[Hashable, list[LeaseRecord]] = {}
         #: When those that could not be opened are to be asked for again.
         self._again_at = float("inf")
         driver.schedule.look_s = LOOK_S
@@ -83,8 +84,13 @@ class HolderNotices:
                     if record.alive and record.held_since < driver.schedule.hears_since:
                         driver.spawn(self._look_up(record))  # the inbox was opened since
                     continue
-                if record.alive and now >= self._asked.get(place, 0.0) and not driver.closed:
+                if place in self._behind:
+                    self._behind[place].append(record)
+                elif record.alive and now >= self._asked.get(place, 0.0) and not driver.closed:
+                    if len(self._asked) >= _NOTES_MAX:
+                        self._asked.clear()
                     self._asked[place] = now + _AGAIN_S
+                    self._behind[place] = [record]
                     driver.spawn(self._open(record, keys.lock, place))
 
     async def _open(self, record: LeaseRecord, key: str, place: Hashable) -> None:
@@ -97,15 +103,14 @@ class HolderNotices:
                 self._again_at = self._asked[place] = await Now() + _SOON_S
             return
         finally:
+            behind = self._behind.pop(place, [])
             await Unlisten(token)
         self._asked.pop(place, None)
         if self._one_place:
             driver.schedule.look_s = float("inf")
-        left = _NOTES_MAX
-        for each in driver.schedule:
-            if left and each.alive and each.places:
-                left -= 1
-                await self._look_up(each)
+            behind = [*driver.schedule]  # also those that are younger
+        for each in [each for each in behind if each.alive and each.places][:_NOTES_MAX]:
+            await self._look_up(each)
 
     async def _look_up(self, record: LeaseRecord) -> None:
         note = await note_for(record.places, record.token)

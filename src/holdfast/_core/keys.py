@@ -20,7 +20,17 @@ import re
 from holdfast._core.kinds import KINDS, Kind
 from holdfast.errors import ConfigurationError
 
-__all__ = ["SLOTS", "LockKeys", "inbox_prefix", "lock_keys", "name_within", "part_of_key", "slot_of"]
+__all__ = [
+    "SLOTS",
+    "LockKeys",
+    "inbox_prefix",
+    "lock_keys",
+    "name_within",
+    "part_of_key",
+    "sharded_inbox",
+    "slot_of",
+    "tag_of",
+]
 
 _EMPTY_TAG = re.compile(r"%*\}")
 _SPECIAL = re.compile("[:%}]")
@@ -115,12 +125,26 @@ def _beside(name: str) -> str:
     return f"{{{_number_in_slot(slot_of(name))}}}{name}%c"  # no hash tag can hold it
 
 
-def slot_of(key: str) -> int:
-    """The slot of a Cluster that a key belongs to."""
+def _hashed(key: str) -> str:
     opened = key.find("{")
     closed = key.find("}", opened + 1) if opened >= 0 else -1
-    hashed = key[opened + 1 : closed] if closed > opened + 1 else key
-    return binascii.crc_hqx(hashed.encode(), 0) % SLOTS
+    return key[opened + 1 : closed] if closed > opened + 1 else key
+
+
+def slot_of(key: str) -> int:
+    """The slot of a Cluster that a key belongs to."""
+    return binascii.crc_hqx(_hashed(key).encode(), 0) % SLOTS
+
+
+def tag_of(key: str) -> str:
+    """The hash tag that the other keys of a lock have whose key is this one."""
+    hashed = _hashed(key)
+    return hashed if "}" not in hashed else str(_number_in_slot(slot_of(key)))
+
+
+def sharded_inbox(inboxes: str, key: str, client_id: str) -> str:
+    """Return the channel of a client in the slot of the key: see `_lua/inboxes.lua`."""
+    return f"{inboxes}{{{tag_of(key)}}}{client_id}"
 
 
 @functools.lru_cache(256)

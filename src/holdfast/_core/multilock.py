@@ -3,7 +3,7 @@
 Laws: all or none reaches the caller; deadlock-free, whatever the order in which callers name them; one fencing token,
 greater than every earlier one of each lock.
 
-Theory: all clients take locks in the same order (by slot, then by name), so that a circle of waiting cannot close.
+Theory: all clients take locks in the same order (by slot, hash tag and name), so that a circle of waiting cannot close.
 Where all keys share a slot, or there is one server, that is one script: it takes what is free up to the first
 busy one and queues there, so that a wake-up is all it waits for. Over several slots the same is done slot by slot, and
 what is held already is extended while waiting for the rest; at the end all are extended together and told of the
@@ -17,7 +17,7 @@ from functools import partial
 
 from holdfast._core.effects import Answer, CallMany, Now, Spawn
 from holdfast._core.failure import RequestFailed
-from holdfast._core.keys import LockKeys, slot_of
+from holdfast._core.keys import LockKeys, slot_of, tag_of
 from holdfast._core.kinds import MULTILOCK
 from holdfast._core.record import RENEWAL, LeaseRecord, Order
 from holdfast._core.replicas import NotAcked, Replicas, Sync, judge
@@ -44,12 +44,15 @@ MULTI = "m."
 
 
 def group(all_keys: Sequence[LockKeys], together: bool) -> list[list[LockKeys]]:
-    """Group keys in the order of taking: one group where one script may name all, else one for each slot."""
+    """Group keys in the order of taking: one group where one script may name all, else one for each hash tag.
+
+    Two tags of one slot, which is rare, are two groups, since a client has an inbox for each.
+    """
     if together:
         return [sorted(all_keys, key=lambda keys: keys.lock)]
-    groups: dict[int, list[LockKeys]] = {}
-    for keys in sorted(all_keys, key=lambda keys: (slot_of(keys.lock), keys.lock)):
-        groups.setdefault(slot_of(keys.lock), []).append(keys)
+    groups: dict[str, list[LockKeys]] = {}
+    for keys in sorted(all_keys, key=lambda keys: (slot_of(keys.lock), tag_of(keys.lock), keys.lock)):
+        groups.setdefault(tag_of(keys.lock), []).append(keys)
     return list(groups.values())
 
 

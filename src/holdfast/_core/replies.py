@@ -307,16 +307,16 @@ def _is_decimal(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 20
 
 
-def wake_of(reply: Reply, channel: str) -> tuple[str, Wake] | None:
-    """Parse a message of the inbox: its token and what it says; None where it is not a message.
+def wake_of(reply: Reply, client_id: str) -> tuple[str, Wake] | None:
+    """Parse a message of an inbox of that client: its token and what it says; None where it is not a message.
 
     `grant TOKEN FENCE CLAIM_MS` or `ask TOKEN`; for holders `break TOKEN TEXT`, `want TOKEN TEXT`
     or `yield TOKEN`.
     Any client may publish there: what cannot be read asks to look.
     """
-    if not (isinstance(reply, list) and len(reply) == 3 and reply[0] == b"message" and reply[1] == channel.encode()):
+    if not (isinstance(reply, list) and len(reply) == 3 and type(reply[1]) is type(reply[2]) is bytes):
         return None
-    if type(reply[2]) is not bytes:
+    if reply[0] not in (b"message", b"smessage") or not reply[1].endswith(client_id.encode()):
         return None
     words = reply[2].split(b" ", 3)
     if len(words) == 4 and words[0] == b"grant" and _is_digits(words[2]) and _is_digits(words[3]):

@@ -19,7 +19,9 @@ __all__ = ["NEEDS", "PRIMITIVES", "missing", "rights", "rule", "table"]
 
 _COMMAND = re.compile(r"(?:redis\.p?call|ask)\(\s*'([A-Z]+)'(?:\s*,\s*'([A-Z]+)')?")
 #: Sub-commands that can be allowed alone.
-_SUBCOMMANDS = frozenset({"pubsub|numsub"})
+_SUBCOMMANDS = ("pubsub|numsub", "pubsub|shardnumsub")
+#: What scripts do without, and not every server knows.
+_SHARDED = ("spublish", "pubsub|shardnumsub")
 #: How scripts are run; the description of who a client is; the inbox of waiters and holders.
 _SCRIPTS = ("evalsha", "eval", "script|load")
 _INBOX = ("subscribe",)
@@ -55,6 +57,7 @@ _NOT_REACHED = {"fenced_set": {"time"}, "inspect": {"zcount", "zrange", "zrangeb
 NEEDS = {
     "sync_replicas": ("wait", "info"),
     "Cluster": ("cluster|slots", "asking"),
+    "sharded messages in a Cluster (Redis 7 and later)": ("ssubscribe", "sunsubscribe", *_SHARDED),
     "a database other than 0": ("select",),
     "holdfast doctor": ("time", "info", "config|get"),
 }
@@ -83,6 +86,7 @@ def rights(*primitives: str) -> list[str]:
         needed.update(beside)
         for script in scripts:
             needed |= _commands(SCRIPTS[script].text) - _NOT_REACHED.get(script, set())
+    needed.difference_update(_SHARDED)
     runs = _SCRIPTS if any(PRIMITIVES[name][0] for name in names) else ()
     return [*runs, *sorted(needed - set(runs))]
 

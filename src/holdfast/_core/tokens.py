@@ -11,17 +11,21 @@ __all__ = [
     "KEPT",
     "MARK",
     "TOKEN_MAX",
+    "client_id_of",
     "client_of",
     "is_kept",
     "is_ours",
+    "is_sharded",
     "make_token",
     "mark_of",
     "owner_of",
     "seen_fence",
 ]
 
-#: A client id is 24 hexadecimal digits: 96 random bits.
+#: A client id is 24 hexadecimal digits, of which the first is not random: see `client_id_of`.
 _OURS = re.compile(r"[0-9a-f]{24}:[^:]*:[0-9]+(?:\*?\+)?")
+#: What the ids of clients of a Cluster begin with, as `_lua/inboxes.lua` knows.
+_SHARDED = "c"
 #: What a token ends with that is granted a block of fencing tokens, and how many these are (see `_lua/fence.lua`): more
 #: than are used within a tenure, and few enough that grants a second times this stay below the µs of a second.
 MARK = "+"
@@ -32,6 +36,16 @@ KEPT = "*+"
 
 #: No token has more characters; of longer values no more is read, since they are not ours.
 TOKEN_MAX = 200
+
+
+def client_id_of(random: str, moves: bool) -> str:
+    """Make an id of 24 hexadecimal digits. `moves`: of a client of a Cluster, which listens in the keys' slots."""
+    return (_SHARDED if moves else "0") + random[1:]
+
+
+def is_sharded(client_id: str) -> bool:
+    """True if the client listens to sharded channels where the server has them."""
+    return client_id.startswith(_SHARDED)
 
 
 def make_token(client_id: str, owner: str | int, sequence: int) -> str:

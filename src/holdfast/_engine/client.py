@@ -16,10 +16,12 @@ from holdfast._core.agent.closing import LEAVE_S
 from holdfast._core.agent.runner import SUSPENDED, Task
 from holdfast._core.effects import AwaitWake, Call, Command, Protocol, Tell
 from holdfast._core.failure import RequestFailed
+from holdfast._core.keys import sharded_inbox
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import COUNT, FITS, MAYBE
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
+from holdfast._core.tokens import is_sharded
 from holdfast._engine.loop import Engine, Timer
 from holdfast._engine.operation import Operation
 from holdfast._engine.pack import PreparedRequest, pack_command, pack_script, pack_sync, spelled_out
@@ -67,6 +69,7 @@ class Client(Agent):
     ) -> None:
         self.engine = engine
         self.topology = topology
+        self._inboxes = inboxes
         self.troubles = troubles
         self._told = told
         #: By whom callers ask it.
@@ -82,8 +85,9 @@ class Client(Agent):
         self._perform[Prepared] = self._call
         self._perform[Tell] = self._tell
         self._route = getattr(topology, "route", None)
+        self._is_sharded = is_sharded(client_id)
         if self._route is not None:
-            topology.on_moved = self.inboxes.ask_all  # type: ignore[attr-defined]
+            topology.on_moved = self._moved  # type: ignore[attr-defined]
         #: Where sessions are, which stay on one connection.
         self._sessions: dict[str, Server] = {}
 
@@ -175,19 +179,61 @@ class Client(Agent):
 
         server.send_in(session, ends, pack_command(effect.args), patience_s, effect.fits, answered)
 
-    def place_of(self, key: str, node: int | None) -> Server:
-        return self.topology.node_for(key, node)
+    # -- inboxes ----------------------------------------------------------------------------------
+
+    def place_of(self, key: str, node: int | None) -> Server | tuple[Server, str]:
+        """The server, or it and a channel in the slot of the key."""
+        server = self.topology.node_for(key, node)
+        if self._is_sharded and server.shards:
+            return server, sharded_inbox(self._inboxes, key, self.client_id)
+        return server
 
     def subscribe(self, place: Any, patience_s: float, answer: Callable[[RequestFailed | None], None]) -> None:
-        server: Server = place
-        server.on_message, server.is_awaited = self.heard, self.inboxes.is_awaited
+        server, channel = place if type(place) is tuple else (place, None)
+        server.on_message, server.is_awaited = partial(self._heard, server), self.inboxes.is_awaited
+        server.on_deaf = partial(self._deaf, server)
 
         def answered(_reply: Any, failure: RequestFailed | None) -> None:
+            if failure is not None:
+                if channel is not None and failure.kind in ("ERR", "NOPERM"):
+                    server.shards = False
+                    server.subscribe("SUBSCRIBE", self.channel, patience_s, otherwise)
+                    return
+                if failure.kind == "MOVED":
+                    self.topology.redirect(server, failure)  # type: ignore[attr-defined]
+            otherwise(None, failure)
+
+        def otherwise(_reply: Any, failure: RequestFailed | None) -> None:
             if failure is not None:
                 self.topology.troubled(server, failure)
             answer(failure)
 
-        server.subscribe(self.channel, patience_s, answered, lambda: self.inbox_broke(server))
+        command = "SUBSCRIBE" if channel is None else "SSUBSCRIBE"
+        server.subscribe(command, channel or self.channel, patience_s, answered)
+
+    def unsubscribe(self, place: Any) -> None:
+        if type(place) is tuple:
+            place[0].unsubscribe(place[1])
+
+    def _heard(self, server: Server, message: Any) -> None:
+        if message[:1] == [b"sunsubscribe"] and type(message[1]) is bytes:
+            self.inbox_broke((server, message[1].decode("utf-8", "replace")))  # its slot is elsewhere
+        else:
+            self.heard(message)
+
+    def _deaf(self, server: Server) -> None:
+        server.shards = True  # as the next connection will say
+        self.inbox_broke(server, *(place for place in self.inboxes if type(place) is tuple and place[0] is server))
+
+    def _moved(self) -> None:
+        """Have those look again that listen where the slot is no more."""
+        sharded: list[Any] = [place for place in self.inboxes if type(place) is tuple]
+        moved = [place for place in sharded if self.topology.node_for(place[1], None) is not place[0]]
+        for place in moved:
+            self.unsubscribe(place)
+        self.inbox_broke(*moved)
+        if any(type(place) is not tuple for place in self.inboxes):
+            self.inboxes.ask_all()
 
     def is_asked(self) -> bool:
         return any(True for _ in self._asking())

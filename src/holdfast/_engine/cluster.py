@@ -234,7 +234,9 @@ class Cluster:
             for replica in replicas:
                 self._node_at(*replica)
             owners[first : last + 1] = [owner] * (last + 1 - first)
-        self._owners = owners
+        if owners != self._owners:
+            self._owners = owners
+            self._engine.soon(self.on_moved)
         self._forget_except({address for _, _, addresses in read for address in addresses})
         self._singles = [single for single in self._singles if single is not node and single not in owners]
         self._suspects = [suspect for suspect in self._suspects if suspect in owners]

@@ -20,7 +20,7 @@ from holdfast._engine.limits import MISPLACED
 from holdfast._engine.pushes import Push
 from holdfast._runtime.handlers import raised_by_handler
 
-__all__ = ["VAST", "End", "Matching", "is_no_reply"]
+__all__ = ["VAST", "End", "Matching", "is_no_reply", "is_none_either"]
 
 _MORE = object()
 #: What may begin an array too great behind another reply.
@@ -33,6 +33,15 @@ End = tuple[Any, Reply, RequestFailed | None]
 def is_no_reply(reply: Reply) -> bool:
     """True of no reply: the answer to a subscription is a message."""
     return False
+
+
+def is_none_either(reply: Reply) -> bool:
+    """The same, where a subscription ends."""
+    return False
+
+
+#: The messages that answer them.
+_ANSWERS = {b"subscribe": is_no_reply, b"ssubscribe": is_no_reply, b"sunsubscribe": is_none_either}
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:
@@ -105,12 +114,12 @@ class Matching:
         """Find whose it is."""
         pending, ends = self._pending, self._ends
         if isinstance(reply, Push) or (self._is_inbox and type(reply) is list):
-            push: Any = reply
-            if pending and pending[0].fits is is_no_reply and push[:1] == [b"subscribe"]:
+            kind: Any = reply[0] if reply else None  # type: ignore[index]
+            if pending and type(kind) is bytes and _ANSWERS.get(kind, self) is pending[0].fits:
                 ends.append((pending[0], None, None))
                 pending.popleft()
-            else:
-                self._heard(reply)
+            if kind != b"subscribe" and kind != b"ssubscribe":
+                self._heard(reply)  # a subscription may also end by itself
             return None
         if not pending:
             return self._too_much()

@@ -11,7 +11,7 @@ from holdfast._core.replies import Fits
 from holdfast._engine.limits import INBOX_QUIET_S, INBOX_TIMEOUT_S
 from holdfast._engine.link import Link
 from holdfast._engine.loop import Engine
-from holdfast._engine.matching import is_no_reply
+from holdfast._engine.matching import is_no_reply, is_none_either
 from holdfast._engine.pack import pack_command, spelled_out
 from holdfast._engine.place import Place
 from holdfast._engine.requests import Answer, Later, Request
@@ -36,6 +36,8 @@ class Server(Place):
         self.closed = False
         #: That for messages, where the server has no RESP3; whether anything waits for some.
         self._inbox: Link | None = None
+        #: Whether it has sharded channels, and this user may listen to them, as far as is known.
+        self.shards = True
         self.is_awaited: Callable[[], bool] = lambda: False
         #: Those of sessions, and what blocks may take.
         self._sessions: dict[str, Link] = {}
@@ -152,39 +154,47 @@ class Server(Place):
             for request in requests:
                 link.send(request)
 
-    def subscribe(self, channel: str, patience_s: float, answer: Answer, on_deaf: Callable[[], None]) -> None:
-        """Hear that channel; `on_deaf` is called once when nothing more is heard."""
+    def subscribe(self, command: str, channel: str, patience_s: float, answer: Answer) -> None:
+        """Hear that channel, by SUBSCRIBE or SSUBSCRIBE; `on_deaf` is called when nothing more is heard of any."""
         until = clock() + patience_s
 
         def connected(reply: Reply, failure: RequestFailed | None) -> None:
             if self.is_open:
-                self._subscribe(channel, until, answer, on_deaf)
+                self._subscribe(command, channel, until, answer)
             else:
                 answer(None, failure or self._ended())
 
         if self.is_open:
-            self._subscribe(channel, until, answer, on_deaf)
+            self._subscribe(command, channel, until, answer)
         else:  # to know what it speaks
             self.send(_PING, patience_s, None, None, connected)
 
-    def _subscribe(self, channel: str, until: float, answer: Answer, on_deaf: Callable[[], None]) -> None:
+    def _subscribe(self, command: str, channel: str, until: float, answer: Answer) -> None:
         """By the shared connection, or one for messages alone."""
         link: Link = self.link
         if not link.pushes:
-            link = self._inbox = Link(self, is_inbox=True)
+            link = self._inbox = self._inbox or Link(self, is_inbox=True)
             self._all.add(link)
 
         def subscribed(reply: Reply, failure: RequestFailed | None) -> None:
             if failure is None and not link.usable:
                 failure = self._ended()
             if failure is None:
-                link.on_deaf = on_deaf
-                self._look_after(link)
-            elif link is self._inbox:
+                if link.on_deaf is None:
+                    link.on_deaf = self.on_deaf
+                    self._look_after(link)
+            elif link is self._inbox and link.on_deaf is None:
                 link.close()
             answer(reply, failure)
 
-        link.send(Request(pack_command(("SUBSCRIBE", channel)), until, is_no_reply, None, subscribed))
+        link.send(Request(pack_command((command, channel)), until, is_no_reply, None, subscribed))
+
+    def unsubscribe(self, channel: str) -> None:
+        """Hear a sharded channel no more."""
+        link = self._inbox or self.link
+        if link is not None and link.on_deaf is not None:
+            packed, until = pack_command(("SUNSUBSCRIBE", channel)), clock() + INBOX_TIMEOUT_S
+            link.send(Request(packed, until, is_none_either, None, lambda _reply, _failure: None))
 
     def _look_after(self, link: Link) -> None:
         """Ask whether it is still there when it has been quiet: it may be half-open."""

@@ -26,6 +26,7 @@ from holdfast._core.fast_path import replay
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tenure import SOON_MS
+from holdfast._core.tokens import client_id_of
 from holdfast._core.waiting import Busy, Grant, within
 from holdfast._engine.client import Client, Prepared
 from holdfast._engine.loop import engine, forget_engines
@@ -80,7 +81,7 @@ class Front:
         _fronts.add(self)
 
     def _begin(self, client_id: str) -> None:
-        self.client_id = client_id
+        self.client_id = client_id = client_id_of(client_id, getattr(self.topology, "moves", True))
         self.engine = engine()
         self.troubles = Troubles(self._reports)
         self.client = client = Client(

@@ -12,7 +12,7 @@ changed. What runs an agent, the engine or the simulator, gives it a clock, time
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -45,6 +45,7 @@ from holdfast._core.record import LeaseRecord, Order
 from holdfast._core.replies import wake_of
 from holdfast._core.schedule import Schedule
 from holdfast._core.settings import Settings
+from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import Lines
 from holdfast._core.waiting import Busy, Grant, granted, released, within
 
@@ -84,7 +85,15 @@ class Agent(Runner):
         self.lease_cache = LeaseCache(settings, self.watch, self.spawn, self.schedule.early, lambda: not self.closing)
         self.releasing = Unconfirmed(self.spawn, settings.request_timeout_s)
         self.inboxes = Inboxes(
-            settings, self.now, self.later, self.resume, self.place_of, self.subscribe, self._inbox_opened
+            settings,
+            self.now,
+            self.later,
+            self.resume,
+            self.place_of,
+            self.subscribe,
+            self._inbox_opened,
+            self.unsubscribe,
+            self._held_keys,
         )
         self.listening, self.missing_inbox = self.inboxes.listening, self.inboxes.missing
         self.lines.hears = lambda key: self.lease_cache.hears(key, self.listening(key))
@@ -121,11 +130,14 @@ class Agent(Runner):
 
     @abstractmethod
     def place_of(self, key: str, node: int | None) -> Hashable:
-        """The server that has the key, or that member of a quorum."""
+        """Where to listen for what is said of the key, or at that member of a quorum."""
 
     @abstractmethod
     def subscribe(self, place: Hashable, patience_s: float, answer: Callable[[RequestFailed | None], None]) -> None:
-        """Open the inbox at that server; `answer` is called once, as that of `request`."""
+        """Open the inbox there; `answer` is called once, as that of `request`."""
+
+    def unsubscribe(self, place: Hashable) -> None:
+        """Close the inbox there."""
 
     def is_asked(self) -> bool:
         """True if callers ask for leases by themselves, and have not returned yet."""
@@ -385,7 +397,7 @@ class Agent(Runner):
 
     def heard(self, message: Any) -> None:
         """Act on a message of an inbox, as the server has sent it."""
-        found = wake_of(message, self.channel)
+        found = wake_of(message, self.client_id)
         if found is None:
             return
         token, wake = found
@@ -397,9 +409,15 @@ class Agent(Runner):
     def _inbox_opened(self) -> None:
         self.notices.opened(self.now())
 
-    def inbox_broke(self, place: Hashable) -> None:
-        """Note an inbox that has ended by itself."""
-        if self.inboxes.broke(place) and not self.closing:
+    def _held_keys(self) -> Iterator[str]:
+        """The keys of what is held, or kept."""
+        for record in self.schedule:
+            yield from (keys.lock for keys in record.places)
+        yield from snapshot(self.lease_cache)
+
+    def inbox_broke(self, *places: Hashable) -> None:
+        """Note inboxes that have ended by themselves."""
+        if self.inboxes.broke(places) and not self.closing:
             self.notices.inbox_lost(self.now())
             self.rearm()
 

@@ -1,28 +1,36 @@
 """Messages of servers, and the protocols that wait for them.
 
-Laws: a message that comes before its waiter waits is kept; where an inbox breaks, all waiters look for themselves; an
-inbox is opened once, however many want it, and not again at once where it broke as soon as it was open.
+Laws: a message that comes before its waiter waits is kept; where an inbox breaks, all that wait there look for
+themselves; an inbox is opened once, however many want it, and not again at once where it broke as soon as it was open;
+few stay open by which no one hears of anything any more.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
-from holdfast._core.agent.reopening import Reopening
 from holdfast._core.agent.runner import SUSPENDED, Task
 from holdfast._core.effects import AwaitWake, Listen, Unlisten, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.settings import Settings
 
-__all__ = ["Inboxes"]
+__all__ = ["OPEN_MAX", "Inboxes"]
+
+#: When more inboxes are open, and more than twice as many as are needed, others are closed.
+OPEN_MAX = 500
+#: While more are open, none is opened for holders: these find notes when they renew.
+_FOR_HOLDERS_MAX = 1_000
+#: An inbox that was open for this long has worked, s.
+_LASTED_S = 1.0
 
 
 class Inboxes:
-    """Those of one client, by the places (servers) that they listen at.
+    """Those of one client, by the places that it listens at: servers, or in a Cluster, channels of servers.
 
     `subscribe(place, patience_s, answer)` opens one, and calls `answer` once: with None, or with the `RequestFailed`.
+    `unsubscribe(place)` closes it. `held()`: the keys of which holders have to hear.
     """
 
     def __init__(
@@ -34,6 +42,8 @@ class Inboxes:
         place_of: Callable[[str, int | None], Hashable],
         subscribe: Callable[[Hashable, float, Callable[[RequestFailed | None], None]], None],
         opened: Callable[[], None],
+        unsubscribe: Callable[[Hashable], None],
+        held: Callable[[], Iterable[str]],
     ) -> None:
         self._settings = settings
         self._now = now
@@ -42,26 +52,33 @@ class Inboxes:
         self._place_of = place_of
         self._subscribe = subscribe
         self._on_opened = opened
-        self._open: set[Hashable] = set()
+        self._unsubscribe = unsubscribe
+        self._held = held
+        #: Since when they are open, the one asked for last at the end; how many holders needed at the last look.
+        self._open: dict[Hashable, float] = {}
+        self._held_count = 0
         #: Those that wait for one to be opened.
-        self._opening: dict[Hashable, list[tuple[Task, int]]] = {}
-        self._reopening: dict[Hashable, Reopening] = {}
-        #: What has come for a token that listens, and who waits for it.
+        self._opening: dict[Hashable, list[tuple[Task, int, Listen]]] = {}
+        #: How long to pause before those are opened again that broke at once, s.
+        self._pauses: dict[Hashable, float] = {}
+        #: What has come for a token that listens, who waits for it, where it listens, and which tokens listen there.
         self._kept: dict[str, deque[Wake]] = {}
         self._awaiting: dict[str, tuple[Task, int]] = {}
+        self._places: dict[str, set[Hashable]] = {}
+        self._tokens: dict[Hashable, set[str]] = {}
 
-    def is_open(self, place: Hashable) -> bool:
-        """True if messages come from there."""
-        return place in self._open
+    def __iter__(self) -> Iterator[Hashable]:
+        """The places of those that are open."""
+        return iter(tuple(self._open))
 
     def listening(self, key: str, node: int | None = None) -> bool:
-        """True if the inbox at that key's server is open, so that a first request may queue."""
+        """True if the inbox for that key is open, so that a first request may queue."""
         return self._place_of(key, node) in self._open
 
     def missing(self, key: str) -> Hashable | None:
-        """The place at which an inbox is missing to hear of that key."""
+        """The place at which an inbox has to be opened for a holder to hear of that key; None: at none."""
         place = self._place_of(key, None)
-        return None if place in self._open else place
+        return None if place in self._open or len(self._open) >= _FOR_HOLDERS_MAX else place
 
     def is_awaited(self) -> bool:
         """True if a token listens."""
@@ -71,27 +88,41 @@ class Inboxes:
 
     def listen(self, task: Task, effect: Listen) -> Any:
         """Register the token; wait for the inbox."""
-        place = self._place_of(effect.key, effect.node)
         self._kept.setdefault(effect.token, deque())
-        if place in self._open:
+        if self._is_open(self._place_of(effect.key, effect.node), task, effect):
             return None
-        ticket = task.ticket
-        waiting = self._opening.get(place)
-        if waiting is None:
-            waiting = self._opening[place] = []
-            pause_s = self._reopening.setdefault(place, Reopening(self._settings)).pause_s
+        task.timer = self._later(effect.request_timeout_s, self._silent, task, task.ticket)
+        return SUSPENDED
+
+    def _is_open(self, place: Hashable, task: Task, effect: Listen) -> bool:
+        """Let the token listen there. False: the task has to wait, until it is resumed."""
+        self._places.setdefault(effect.token, set()).add(place)
+        self._tokens.setdefault(place, set()).add(effect.token)
+        since = self._open.pop(place, None)
+        if since is not None:
+            self._open[place] = since
+            return True
+        waiting = self._opening.setdefault(place, [])
+        waiting.append((task, task.ticket, effect))
+        if len(waiting) == 1:
+            pause_s = self._pauses.get(place)
             if pause_s:
                 self._later(pause_s, self._begin, place, effect.request_timeout_s)
             else:
                 self._begin(place, effect.request_timeout_s)
-        waiting.append((task, ticket))
-        task.timer = self._later(effect.request_timeout_s, self._silent, task, ticket)
-        return SUSPENDED
+        return False
 
     def unlisten(self, _task: Task, effect: Unlisten) -> None:
         """Forget the token."""
-        self._kept.pop(effect.token, None)
-        self._awaiting.pop(effect.token, None)  # of a wait that was interrupted, or has timed out
+        token = effect.token
+        self._kept.pop(token, None)
+        self._awaiting.pop(token, None)  # of a wait that was interrupted, or has timed out
+        for place in self._places.pop(token, ()):
+            tokens = self._tokens[place]
+            tokens.discard(token)
+            if not tokens:
+                del self._tokens[place]
+        self._close_some()
 
     def await_wake(self, task: Task, effect: AwaitWake) -> Any:
         """Wait for its next message."""
@@ -129,21 +160,43 @@ class Inboxes:
     def _opened(self, place: Hashable, failure: RequestFailed | None) -> None:
         waiting = self._opening.pop(place, ())
         if failure is None:
-            self._open.add(place)
-            self._reopening[place].opened(self._now())
+            self._open[place] = self._now()
             self._on_opened()
-        for task, ticket in waiting:
+            self._close_some()
+        for task, ticket, effect in waiting:
+            if failure is not None and failure.kind == "MOVED" and task.ticket == ticket and task.waiting:
+                elsewhere = self._place_of(effect.key, effect.node)
+                if elsewhere != place:
+                    if self._is_open(elsewhere, task, effect):
+                        self._resume(task, ticket, None)
+                    continue
             self._resume(task, ticket, None, failure and failure.again(maybe_executed=False))
 
     def _silent(self, task: Task, ticket: int) -> None:
         failure = RequestFailed("silent", "no subscription in time", "", maybe_executed=False, transient=True)
         self._resume(task, ticket, None, failure)
 
-    def broke(self, place: Hashable) -> bool:
-        """Forget an inbox that ended by itself and have it reopened; False when it was not open. All waiters look."""
-        if place not in self._open:
-            return False
-        self._open.discard(place)
-        self._reopening[place].broke(self._now())
-        self.ask_all()
-        return True
+    def _close_some(self) -> None:
+        """Where there are too many, close those that are not needed, but for some that were asked for last."""
+        count = len(self._open)
+        if count <= OPEN_MAX or count <= 2 * (len(self._tokens) + self._held_count):
+            return
+        held = {self._place_of(key, None) for key in self._held()}
+        self._held_count = len(held)
+        idle = [place for place in self._open if place not in held and place not in self._tokens]
+        for place in idle[: count - OPEN_MAX // 2]:
+            del self._open[place]
+            self._unsubscribe(place)
+
+    def broke(self, places: Iterable[Hashable]) -> bool:
+        """Forget inboxes that ended by themselves; False when none was open. All that wait there look."""
+        now, settings = self._now(), self._settings
+        broken = [place for place in places if place in self._open]
+        for place in broken:
+            pause_s = self._pauses.pop(place, 0.0)
+            if now - self._open.pop(place) <= _LASTED_S:
+                self._pauses[place] = min(max(2 * pause_s, settings.trouble_pause_s), settings.trouble_pause_max_s)
+        for place in broken:
+            for token in tuple(self._tokens.get(place, ())):
+                self.wake(token, Wake(Wake.ASK))
+        return bool(broken)
