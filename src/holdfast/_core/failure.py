@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from holdfast._core.kinds import KIND_OF_SCRIPT, KINDS, RWLOCK
-from holdfast._core.rights import missing
+from holdfast._core.rights import lacking, missing
 from holdfast.errors import (
     ConfigurationError,
     HoldfastError,
@@ -19,6 +19,7 @@ from holdfast.errors import (
     ServerError,
     ServerUnreachable,
     quoted,
+    shown,
 )
 
 __all__ = ["RequestFailed", "refusal", "what_is_at"]
@@ -63,11 +64,15 @@ _WAY_OUT = {
 _DENIED_INSIDE = re.compile(
     r"acl failure in script|the user executing the script can't|user_script.*(noperm|no permissions)", re.IGNORECASE
 )
+#: And of one that they do not have, or not in scripts.
+_LACKS = re.compile(r"unknown (redis )?command|unsupported|not (allowed|supported|available)", re.IGNORECASE)
 _RIGHTS = "`holdfast doctor --rights` lists all"
 #: A key of ours: namespace, name, and what of that name it is.
 _KEY = re.compile(r"(?:[^{}]+:)?\{(.*)\}(?::([a-z]+))?", re.DOTALL)
 _KIND_OF_PART = {kind.part: kind.name for kind in KINDS if kind.part}
 _NAME_SHOWN_MAX = 100
+#: Servers repeat what they do not know, with its arguments.
+_SAID_SHOWN_MAX = 60
 #: How many of the keys of a request are named. A lock has four, a readers-writer lock six.
 _KEYS_SHOWN_MAX = 12
 
@@ -113,8 +118,8 @@ class RequestFailed(Exception):
     """A request that did not end in a reply. `kind` is the server's error word, or one of ours in lower case.
 
     Ours: "refused" (no connection), "silent" (no answer in time), "broken" (the connection ended), "nonsense" (an
-    answer that is none; see `holdfast._core.replies`), "unfit" (the client cannot connect, whatever
-    the server), "foreign" (the server is of another kind than the client is for), "closed".
+    answer that is none; see `holdfast._core.replies`), "untold" (no message can come from there), "unfit" (the client
+    cannot connect, whatever the server), "foreign" (the server is of another kind than the client is for), "closed".
     """
 
     def __init__(self, kind: str, message: str, node: str, *, maybe_executed: bool, transient: bool) -> None:
@@ -128,6 +133,11 @@ class RequestFailed(Exception):
         self.request: Any = None
         #: What to do about it, where that depends on more than the kind.
         self.way_out: str | None = None
+
+    @property
+    def lacks_command(self) -> bool:
+        """Whether the server does not have the command, or lets no script use it."""
+        return self.kind == "ERR" and _LACKS.search(self.message) is not None
 
     def about(self, request: Any) -> None:
         """Note the effect that ended so, unless one is noted that says more."""
@@ -148,6 +158,9 @@ class RequestFailed(Exception):
             )
         if self.kind == "foreign":
             return ConfigurationError("server", self.node, self.message)
+        if self.lacks_command and (command := lacking(self.message, self.request)) is not None:
+            needs = f"{about or 'this'} needs {command}, and it said: {shown(self.message, _SAID_SHOWN_MAX)}"
+            return ConfigurationError("server", self.node, f"{needs}; `holdfast doctor` says what works there")
         if self.kind == "refused":
             return ServerUnreachable(self.node, self.message, about, self.way_out)
         if self.kind in ("silent", "broken", "closed"):
@@ -167,9 +180,7 @@ class RequestFailed(Exception):
         return None if right is None else f"no permission: the user needs {right}; {_RIGHTS}"
 
     def _known_way_out(self) -> str | None:
-        if self.kind == "ERR" and "unknown command" in self.message.lower():
-            return _FOREIGN
-        return _way_out(self.kind, self.request)
+        return _FOREIGN if self.lacks_command else _way_out(self.kind, self.request)
 
     def again(self, *, maybe_executed: bool) -> RequestFailed:
         """The same for another request."""

@@ -15,7 +15,7 @@ from typing import Any
 from holdfast._core.kinds import KINDS
 from holdfast._lua import SCRIPTS
 
-__all__ = ["NEEDS", "PRIMITIVES", "missing", "rights", "rule", "table"]
+__all__ = ["NEEDS", "PRIMITIVES", "lacking", "missing", "rights", "rule", "table"]
 
 _COMMAND = re.compile(r"(?:redis\.p?call|ask)\(\s*'([A-Z]+)'(?:\s*,\s*'([A-Z]+)')?")
 #: Sub-commands that can be allowed alone.
@@ -66,6 +66,8 @@ NEEDS = {
 #: What servers say of a command that is denied: it is named (Valkey and, outside of scripts, Redis), or its line is.
 _NAMED = re.compile(r"run the '([^']+)' command")
 _LINE = re.compile(r"user_script:\s?(\d+)")
+#: And of one that they do not have.
+_NO_EVAL = re.compile(r"unknown command\W*eval", re.IGNORECASE)
 
 
 def _commands(text: str) -> set[str]:
@@ -116,12 +118,25 @@ def missing(message: str, request: Any) -> str | None:
         return f"&{namespace if has_tag else 'holdfast'}:inbox:*"
     if "access" in message and "key" in message:
         return f"~{namespace}:*" if has_tag else "~" + " ~".join(key for key in keys if key)
-    script = getattr(request, "script", None)
-    if script is None:
+    return " ".join(f"+{command}" for command in _at_fault(message, request)) or None
+
+
+def lacking(message: str, request: Any) -> str | None:
+    """What a script needs that the server does not have, or lets none use; None: it is not known, or no script."""
+    if getattr(request, "script", None) is None:
         return None
-    lines = SCRIPTS[script].text.split("\n")
+    if _NO_EVAL.search(message) is not None:
+        return "EVAL"
+    named = " or ".join(command.replace("|", " ").upper() for command in _at_fault(message, request))
+    return f"{named} in scripts" if named else None
+
+
+def _at_fault(message: str, request: Any) -> list[str]:
+    """The commands of the script's line that a message is about."""
+    script = getattr(request, "script", None)
+    lines = [] if script is None else SCRIPTS[script].text.split("\n")
     for line in _LINE.findall(message):  # of nested calls, the one that names a command
         commands = _commands(lines[int(line) - 1]) if int(line) <= len(lines) else ()
         if commands:
-            return " ".join(f"+{command}" for command in sorted(commands))
-    return None
+            return sorted(commands)
+    return []
