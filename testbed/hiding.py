@@ -1,0 +1,58 @@
+"""A proxy that keeps subscriptions to itself, as those of services do: its server counts no subscribers.
+
+What is subscribed to is confirmed, and no message ever comes: the server is asked for a channel of another name.
+Everything else passes as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Self
+
+from holdfast import embedded
+
+__all__ = ["HidesSubscribers"]
+
+#: What the inboxes of clients begin with; and what stands for it behind the proxy.
+_CHANNEL, _HIDDEN = b"holdfast:inbox:", b"hidden::inbox:#"
+_SUBSCRIBES = re.compile(rb"(SUBSCRIBE\r\n\$\d+\r\n)" + _CHANNEL)
+
+
+class HidesSubscribers:
+    """Listens at a port of its own, with a thread for each direction of a connection."""
+
+    def __init__(self, server: embedded.Server) -> None:
+        self._target = server.host, server.port
+        self._socks: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
+                self._socks += [client, server]
+                hide, show = partial(_SUBSCRIBES.sub, rb"\1" + _HIDDEN), partial(re.sub, _HIDDEN, _CHANNEL)
+                threading.Thread(target=self._pass, args=(client, server, hide), daemon=True).start()
+                threading.Thread(target=self._pass, args=(server, client, show), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, change: Callable[[bytes], bytes]) -> None:
+        with contextlib.suppress(OSError), target:
+            while data := source.recv(65536):
+                target.sendall(change(data))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for sock in (self._listener, *self._socks):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
