@@ -19,7 +19,7 @@ FRAMEWORKS := .venv-frameworks
 SOURCES := $(wildcard src lab sim tests testbed bench rig examples tools verify) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepared test test-thorough test-all check generate format demo bench calls sim model mutants matrix docs frameworks release-check lock clean torture verify
+.PHONY: help setup servers prepared test test-thorough test-all check generate format demo bench calls sim model mutants matrix docs frameworks release-check lock clean torture verify
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ $(READY): requirements-dev.txt pyproject.toml lab/pyproject.toml
 	    "$(BIN)/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e . -e ./lab; \
 	fi
 	@touch "$@"
+
+servers: $(READY) ## fetch Redict, Redis 8, Valkey 8 and twemproxy into .servers, for the tests (Debian's packages, amd64)
+	@$(BIN)/python -m testbed.debian
 
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 

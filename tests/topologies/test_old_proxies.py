@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import hiredis
 import pytest
 
-from holdfast import embedded
+from holdfast import embedded, errors
 from holdfast._engine.pack import pack_command
+from testbed import debian, servers
 from testbed.waiting import eventually
 from tests.support.apis import Api
 from tests.support.standin import StandIn, pump
@@ -90,3 +93,51 @@ def test_a_second_connection_that_is_half_open(
     eventually(lambda: len(old.subscribed) == 2, "it listens on another connection")
     lease.release()
     waiting.result(20).release()
+
+
+@pytest.fixture
+def twemproxy(server: embedded.Server, tmp_path: Path) -> Iterator[str]:
+    """Nutcracker before the server: it has no HELLO and no SUBSCRIBE, and hangs up on both."""
+    program = debian.program("nutcracker")
+    if isinstance(program, str):
+        pytest.skip(program)
+    port, stats_port = servers.free_port(), servers.free_port()
+    config = tmp_path / "nutcracker.yml"
+    config.write_text(
+        f"pool:\n  listen: 127.0.0.1:{port}\n  redis: true\n  hash: fnv1a_64\n  distribution: ketama\n"
+        f'  hash_tag: "{{}}"\n  servers:\n   - {server.host}:{server.port}:1\n'
+    )
+    command = [str(program), "-c", str(config), "-o", str(tmp_path / "log"), "-s", str(stats_port)]
+    with subprocess.Popen(command) as process:
+
+        def is_open() -> bool:
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", port)) == 0
+
+        try:
+            eventually(is_open, "nutcracker listens")
+            yield f"redis://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+def test_what_works_behind_twemproxy(api: Api, twemproxy: str, unique_name: str) -> None:
+    """Everything but waiting: locks, their renewal, and what is refused because another client has it."""
+    locks, others = api.connect(twemproxy), api.connect(twemproxy)
+    lease = locks.lock(unique_name, ttl=0.6).acquire()
+    with pytest.raises(errors.AcquireTimeout):
+        others.lock(unique_name).acquire(timeout=0)
+    time.sleep(0.7)
+    lease.ensure_held()
+    lease.release()
+    later = others.lock(unique_name).acquire(timeout=0)
+    assert later.fencing_token > lease.fencing_token
+    later.release()
+    for mine, theirs in (
+        (locks.semaphore(unique_name, permits=1), others.semaphore(unique_name, permits=1)),
+        (locks.rwlock(unique_name).write(), others.rwlock(unique_name).read()),
+    ):
+        held = mine.acquire()
+        with pytest.raises(errors.AcquireTimeout):
+            theirs.acquire(timeout=0)
+        held.release()
