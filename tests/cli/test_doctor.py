@@ -16,9 +16,9 @@ import redis
 
 from holdfast import embedded, errors
 from holdfast._engine.pack import pack_command
-from holdfast.cli.doctor import Finding, examine, examine_all
+from holdfast.cli.doctor import Finding, _here, examine, examine_all
 from holdfast.cli.services import recognize
-from holdfast.cli.survey import Facts, Survey
+from holdfast.cli.survey import Facts, Survey, survey
 from testbed.topologies import NEVER_DOWN_MS, Cluster, Quorum, WithSentinel
 from tests.support.commands import holdfast, wait_for
 from tests.support.standin import StandIn, pump
@@ -128,7 +128,7 @@ SERVICE_OF = {
     "shop.westeurope.redis.azure.net": "Azure Managed Redis",
     "shop.westeurope.redisenterprise.cache.azure.net": "Azure Managed Redis",
     "shop.redis.cache.windows.net": "Azure Cache for Redis",
-    "r-bp1zxszhcgatnx.redis.rds.aliyuncs.com": "Alibaba Cloud Tair",
+    "r-bp1zxszhcgatnx.redis.rds.aliyuncs.com": "Alibaba Tair",
     "eu1-fit-otter-19994.upstash.io": "Upstash",
     "redis-16781.c273.us-east-1-2.ec2.cloud.redislabs.com": "Redis Enterprise",
     "amaaaaaa-p.redis.us-phoenix-1.oci.oraclecloud.com": "OCI Cache",
@@ -163,7 +163,7 @@ def test_a_service_is_known_by_its_info(field: str, value: Any, name: str | None
 
 def test_a_service_is_known_by_how_it_refuses() -> None:
     upstash = "Command is not available: 'CONFIG'. See https://upstash.com/docs/redis/overall/rediscompatibility"
-    for said, name in ((upstash, "Upstash"), ("command config not support for normal user", "Alibaba Cloud Tair")):
+    for said, name in ((upstash, "Upstash"), ("command config not support for normal user", "Alibaba Tair")):
         assert getattr(recognize("10.0.0.7:6379", {}, [said]), "name", None) == name
 
 
@@ -258,6 +258,22 @@ def test_a_quorum_of_one_server_under_two_names() -> None:
 def test_sentinels_that_complain() -> None:
     findings = place("sentinel", facts(), complaint="NOQUORUM 1 usable Sentinels")
     assert findings[0].weight == "danger" and "NOQUORUM" in findings[0].what
+
+
+@pytest.mark.parametrize("tells, how", [(True, "are told"), (False, "ask"), (None, "ask")])
+def test_it_says_how_waiters_come_to_know(tells: bool | None, how: str) -> None:
+    (said,) = _here(Survey("h:1", "single", [facts(tells=tells)], handoff_ms=1.0))
+    assert f"waiters {how} in order of arrival" in said
+
+
+@pytest.mark.parametrize(
+    "forbidden, tells", [((), True), (("PUBLISH",), None), (("PUBSUB",), None), (("SUBSCRIBE",), None)]
+)
+def test_whether_a_server_tells_is_found_out(
+    private_server: Callable[..., embedded.Server], forbidden: tuple[str, ...], tells: bool | None
+) -> None:
+    server = private_server(config={"rename-command": [f'{each} ""' for each in forbidden]})
+    assert survey(server.url, "app").servers[0].tells is tells
 
 
 def examined(url: str, *words: str) -> tuple[int, dict[str, Any]]:

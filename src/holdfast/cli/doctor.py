@@ -398,8 +398,10 @@ def _here(found: Survey) -> list[str]:
         how = "Here: locks and elections, by votes of a majority; waiters ask again and again"
     elif found.trial_warning is not None:
         how = "Here: locks and elections, by plain commands; waiters ask again and again, in no order"
-    else:
+    elif all(facts.tells for facts in found.servers):
         how = "Here: all primitives, by scripts; waiters are told in order of arrival, by messages"
+    else:
+        how = "Here: all primitives, by scripts; waiters ask in order of arrival, since no message reaches them"
     said = {str(each.service) for each in found.servers if each.service}
     if not said and any("unknown command" in each.lower() for facts in found.servers for each in facts.refusals):
         said = {"The server lacks CONFIG, as managed services do."}
@@ -437,18 +439,6 @@ def _print(found: Survey, findings: list[Finding], usable: bool) -> None:
 
 
 def _print_json(found: Survey, findings: list[Finding], usable: bool) -> None:
-    servers = []
-    for facts in found.servers:
-        product = facts.product
-        servers.append(
-            {
-                "server": facts.server,
-                "product": product and product[0],
-                "version": product and ".".join(map(str, product[1])),
-                "service": facts.service and facts.service.name,
-                "clocks_apart_s": facts.clocks_apart_s,
-            }
-        )
     emit_json(
         "doctor",
         {
@@ -456,7 +446,16 @@ def _print_json(found: Survey, findings: list[Finding], usable: bool) -> None:
             "verdict": _verdict(findings, usable),
             "place": found.place,
             "kind": found.kind,
-            "servers": servers,
+            "servers": [
+                {
+                    "server": each.server,
+                    "product": each.product and each.product[0],
+                    "version": each.product and ".".join(map(str, each.product[1])),
+                    "service": each.service and each.service.name,
+                    "clocks_apart_s": each.clocks_apart_s,
+                }
+                for each in found.servers
+            ],
             "handoff_ms": found.handoff_ms,
             "here": " ".join(_here(found)) if usable else None,
             "findings": [

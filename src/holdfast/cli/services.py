@@ -36,25 +36,16 @@ class Service:
 _MULTI_REGION = (
     "a failover loses no lock, without sync_replicas (the Regions of a multi-Region cluster all accept writes)"
 )
+_NO_WAIT = "connect with rediss+cluster://; sync_replicas is refused, for want of WAIT"
 _ACTIVE = "an active-active database accepts writes in several places: keep locks off it"
 #: The first that fits: a service comes before the server that it runs.
 SERVICES = (
-    Service(
-        "Amazon ElastiCache Serverless",
-        "connect with rediss+cluster://; sync_replicas is refused, for want of WAIT",
-        r"\.serverless\..*\.cache\.amazonaws\.com$",
-        policy="volatile-lru",
-    ),
+    Service("Amazon ElastiCache Serverless", _NO_WAIT, r"\.serverless\..*\.amazonaws\.com$", policy="volatile-lru"),
     Service("Amazon MemoryDB", _MULTI_REGION, r"\.memorydb\..*amazonaws\.com$", "^os:Amazon MemoryDB", is_durable=True),
     Service("Amazon ElastiCache", "", r"\.cache\.amazonaws\.com$", "^os:Amazon ElastiCache"),
     Service("Azure Managed Redis", _ACTIVE, r"\.(redis\.azure\.net|redisenterprise\.cache\.azure\.net)$"),
     Service("Azure Cache for Redis", "", r"\.redis\.cache\.windows\.net$"),
-    Service(
-        "Alibaba Cloud Tair",
-        "cluster editions need script_check_enable 0",
-        r"\.redis\.rds\.aliyuncs\.com$",
-        refusal="not support for normal user",
-    ),
+    Service("Alibaba Tair", "clusters need script_check_enable 0", r"\.rds\.aliyuncs\.com$", None, "for normal user"),
     Service("Upstash", "leave eviction disabled", r"\.upstash\.io$", "^upstash_version:", r"upstash\.com"),
     Service("Redis Enterprise", _ACTIVE, r"\.(redislabs\.com|redis-cloud\.com|rlrcp\.com)$", "^rlec_version:"),
     Service("OCI Cache", "sharded clusters run no scripts", r"\.redis\..*\.oci\.oraclecloud\.com$"),

@@ -26,7 +26,7 @@ _PATIENCE_S = 5.0
 _KINDS = {"redis+sentinel": "sentinel", "redis+cluster": "cluster", "redlock": "quorum"}
 #: What CONFIG GET is asked for.
 _SETTINGS = ("save", "appendfsync", "min-replicas-to-write", "min-replicas-max-lag", "timeout")
-_SETTINGS_OF_KEYDB = ("active-replica", "multi-master")
+_TELL = "return {redis.call('PUBLISH', ARGV[1], '-'), redis.call('PUBSUB', 'NUMSUB', ARGV[1])[2]}"
 #: Options in URLs of a quorum that are not for the connections.
 _QUORUM_OPTIONS = ("restart_delay", "member_timeout")
 
@@ -47,6 +47,8 @@ class Facts:
     restart_delay_s: float | None = None
     #: What it said to INFO and CONFIG GET instead of an answer.
     refusals: list[str] = field(default_factory=list)
+    #: Whether a script can tell a client something, and sees that it subscribes.
+    tells: bool | None = None
 
     @property
     def is_sentinel(self) -> bool:
@@ -115,7 +117,10 @@ def survey(url: str | None, namespace: str | None) -> Survey:
     scheme = urlsplit(url).scheme
     kind = _KINDS.get(scheme.replace("rediss", "redis").replace("redlocks", "redlock"), "single")
     found = Survey(_shown(url), kind)
-    {"single": _single, "sentinel": _sentinel, "cluster": _cluster, "quorum": _quorum}[kind](found, url, namespace)
+    if kind == "single":
+        found.servers.append(_ask(url, namespace))
+    else:
+        {"sentinel": _sentinel, "cluster": _cluster, "quorum": _quorum}[kind](found, url, namespace)
     writable = [facts for facts in found.servers if facts.info.get("role") != "slave" and not facts.is_sentinel]
     if writable:
         _try_a_lock(found, url, namespace)
@@ -128,10 +133,6 @@ def _shown(url: str) -> str:
     if parts.scheme in ("redis", "rediss"):
         return hosts if ":" in hosts else f"{hosts or 'localhost'}:6379"
     return unquote(parts.path) if parts.scheme == "unix" else f"{parts.scheme}://{hosts}{parts.path}"
-
-
-def _single(found: Survey, url: str, namespace: str | None) -> None:
-    found.servers.append(_ask(url, namespace))
 
 
 def _quorum(found: Survey, url: str, namespace: str | None) -> None:
@@ -248,11 +249,20 @@ def _ask(url: str, namespace: str | None, kind: str = "single") -> Facts:
         facts = Facts(_shown(url), namespace, kind=kind)
         _let_in(client, facts.server)
         facts.info = _told(lambda: client.info("everything")) or _told(client.info, facts.refusals) or {}
-        for name in _SETTINGS + _SETTINGS_OF_KEYDB:
+        for name in (*_SETTINGS, "active-replica", "multi-master"):
             got = _told(lambda name=name: client.config_get(name), facts.refusals) or {}  # type: ignore[misc]
             facts.config.update({_text(key): _text(value) for key, value in got.items()})
         _measure(client, facts)
+        facts.tells = _told(lambda: _tells(client, f"{namespace or 'holdfast'}:inbox:doctor"))
     return facts
+
+
+def _tells(client: Any, channel: str) -> bool:
+    with client.pubsub() as inbox:
+        inbox.subscribe(channel)
+        inbox.get_message(timeout=_PATIENCE_S)  # once it is subscribed
+        told, there = client.eval(_TELL, 0, channel)
+        return bool(told and there)
 
 
 def _let_in(client: Any, server: str) -> None:
