@@ -4,15 +4,7 @@ For its asyncio clients: `holdfast.compat.redis.asyncio.Lock`.
 """
 
 from holdfast.compat.redis._sync.lock import Lock, locks_of
-from holdfast.compat.redis.errors import (
-    ConnectionError,
-    LockError,
-    LockNotHeldError,
-    LockNotOwnedError,
-    LockTimeoutError,
-    ResponseError,
-    TimeoutError,
-)
+from holdfast.compat.redis.errors import *
 
 __all__ = [
     "ConnectionError",

@@ -1,15 +1,7 @@
 """A drop-in for the Lock of redis-py's asyncio clients, by `lock_class=holdfast.compat.redis.asyncio.Lock`."""
 
 from holdfast.compat.redis._async.lock import Lock, locks_of
-from holdfast.compat.redis.errors import (
-    ConnectionError,
-    LockError,
-    LockNotHeldError,
-    LockNotOwnedError,
-    LockTimeoutError,
-    ResponseError,
-    TimeoutError,
-)
+from holdfast.compat.redis.errors import *
 
 __all__ = [
     "ConnectionError",

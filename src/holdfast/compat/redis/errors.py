@@ -30,8 +30,6 @@ __all__ = [
     "LockTimeoutError",
     "ResponseError",
     "TimeoutError",
-    "as_theirs",
-    "translated",
 ]
 
 
