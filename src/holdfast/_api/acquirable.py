@@ -82,7 +82,6 @@ class AcquirableBase:
         return wait_in_line(turn, partial(self._ask_for, turn), self._give_back, timeout_s, self._ttl_ms)
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
-        """Make the record of a lease."""
         raise NotImplementedError
 
     def _record(self, token: str, grant: Grant) -> LeaseRecord:

@@ -16,7 +16,6 @@ CLIENT_INFO_MS = 86_400_000
 
 
 def client_key(namespace: str | None, client_id: str) -> str:
-    """Return the key of a client's description."""
     return f"{namespace or 'holdfast'}:client:{client_id}"
 
 
@@ -53,5 +52,4 @@ def _program() -> str:
 
 
 def client_id_of(token: str) -> str | None:
-    """The client behind a token of ours."""
     return client_of(token) if is_ours(token) else None

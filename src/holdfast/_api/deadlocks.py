@@ -72,7 +72,6 @@ def deadlock_of(found: Found) -> Deadlock:
 
 
 def detected(name: str, kind: str, found: Found) -> DeadlockDetected:
-    """The error of the one that gives up."""
     return DeadlockDetected(name, deadlock_of(found), kind)
 
 

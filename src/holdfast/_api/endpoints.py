@@ -187,7 +187,6 @@ _UNREADABLE = (
 
 
 def _alone(error: ConfigurationError) -> ConfigurationError:
-    """Return the error without what was raised before it."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 

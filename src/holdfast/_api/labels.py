@@ -26,7 +26,6 @@ class Families:
         self._seen: set[str] = set()
 
     def of(self, name: str) -> str:
-        """The family of that name."""
         if self._label is None:
             return "all"
         family = str(self._label(name))

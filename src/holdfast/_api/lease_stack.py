@@ -100,7 +100,6 @@ class Leads(Generic[W, L]):
         self._leases: dict[W, L] = {}
 
     def won(self, owner: W, lease: L) -> None:
-        """Note that the owner was elected."""
         for other, old in tuple(self._leases.items()):
             if self._ended(other) and self._over(old):
                 self._leases.pop(other, None)
@@ -119,7 +118,6 @@ class Leads(Generic[W, L]):
         return next((lease for lease in leases if not self._over(lease)), leases[-1] if leases else None)
 
     def forget(self, lease: L) -> None:
-        """Forget a lease that no longer leads."""
         for owner, known in tuple(self._leases.items()):
             if known is lease:
                 self._leases.pop(owner, None)

@@ -58,7 +58,6 @@ def instruction_of(code: CodeType, at: int) -> int:
 
 
 def line_of(code: CodeType, at: int) -> str:
-    """Name the file and the line."""
     line = next((line for start, end, line in code.co_lines() if start <= at < end), None)
     return f"{code.co_filename}:{line or code.co_firstlineno}"
 

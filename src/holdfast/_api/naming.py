@@ -16,7 +16,6 @@ __all__ = ["check_template", "name_of", "namer"]
 
 
 def name_of(subject: object) -> str:
-    """Return the name that an object gives its lock."""
     named = getattr(subject, "__lock_name__", None)
     if callable(named):
         named = named()
@@ -28,7 +27,6 @@ def name_of(subject: object) -> str:
 
 
 def check_template(template: object) -> str:
-    """A template of names: a non-empty str."""
     if callable(template):
         raise ConfigurationError(
             "template", template, 'a str: @locked has to be called, as @locked("order:{order_id}")'

@@ -94,7 +94,6 @@ def _whole_ms(seconds: float) -> int:
 
 
 def ttl_ms_of(ttl: object, argument: str = "ttl") -> int:
-    """A lease duration in ms."""
     allowed = f"seconds (int or float) or a timedelta, from {TTL_MIN_S} to {TTL_MAX_S}"
     seconds = _seconds(argument, ttl, allowed)
     if not TTL_MIN_S <= seconds <= TTL_MAX_S:
@@ -123,7 +122,6 @@ def timeout_of(timeout: object, argument: str = "timeout") -> float | None:
 
 
 def check_name(name: object, argument: str = "name") -> str:
-    """A name of a lock: a non-empty str."""
     if not isinstance(name, str) or not name:
         raise ConfigurationError(argument, name, "a non-empty str")
     try:
@@ -145,7 +143,6 @@ def check_namespace(namespace: object) -> str | None:
 
 
 def check_sync_replicas(sync_replicas: object) -> int | Literal["all"] | None:
-    """A number of replicas, "all", or None."""
     if sync_replicas is None or sync_replicas == "all":
         return sync_replicas
     if isinstance(sync_replicas, bool) or not isinstance(sync_replicas, int) or not 1 <= sync_replicas <= 100:
@@ -154,14 +151,12 @@ def check_sync_replicas(sync_replicas: object) -> int | Literal["all"] | None:
 
 
 def check_bool(argument: str, value: Any) -> bool:
-    """True or False."""
     if not isinstance(value, bool):
         raise ConfigurationError(argument, value, "True or False")
     return value
 
 
 def check_count(argument: str, value: object, low: int, high: int) -> int:
-    """A whole number within limits."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ConfigurationError(argument, value, f"an int from {low} to {high}")
     return value
@@ -185,7 +180,6 @@ def check_value(argument: str, value: object) -> bytes:
 
 
 def check_names(names: tuple[object, ...]) -> tuple[str, ...]:
-    """Names of several locks: one or more, each once."""
     checked = tuple(check_name(name) for name in names)
     if not checked:
         raise ConfigurationError("names", names, "at least one name")

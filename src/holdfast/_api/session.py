@@ -120,7 +120,6 @@ class SessionBase:
         return made
 
     def _exclusive(self, keys: LockKeys, sync_replicas: int | Literal["all"] | None) -> Exclusive:
-        """The lock of these keys, wherever it lives."""
         if self.quorum is None:
             return OneServer(keys, self.settings, self.replicas_for(sync_replicas), self.scripts)
         if sync_replicas is not None:
@@ -147,7 +146,6 @@ class SessionBase:
         return check
 
     def detector(self) -> Any:
-        """Return the client's detector of deadlocks, made when first needed."""
         if self._detector is None and self.namespace is not None:
             with importing:
                 from holdfast._core.detecting import Detector

@@ -26,7 +26,6 @@ _WANTED: dict[Api, str] = {
 
 
 def topology_of(place: Any, api: Api) -> Topology:
-    """Make the topology of a client for that API."""
     if api == "threads":
         refuse_half_patched()
     if isinstance(place, Members):

@@ -50,7 +50,6 @@ class Held:
 
     @property
     def token(self) -> str:
-        """The value of the key."""
         return self._record.token
 
     @property

@@ -89,7 +89,6 @@ async def _counts(session: Session, namespace: str, page: Iterable[Entry]) -> di
 
 
 async def find_deadlocks(session: Session) -> tuple[Deadlock, ...]:
-    """Return the deadlocks in the namespace."""
     _namespace(session)
     return tuple(map(deadlock_of, await session.run(session.detector().deadlocks())))
 

@@ -38,7 +38,6 @@ class BarrierMoved(NamedTuple):
 
 
 def barrier_moved_of(reply: Reply) -> BarrierMoved | Refusal:
-    """Parse `[1, generation, waiting, broken]` or `[-3, parties]`."""
     if reply[0] != 1:
         return refusal_of(reply)
     return BarrierMoved(reply[1], reply[2], reply[3] == 1)

@@ -30,7 +30,6 @@ _NOT_HELD = -2
 
 
 def condition_key(keys: LockKeys, name: str) -> str:
-    """Return the key that the condition's waiters stand in."""
     return f"{keys.base}:cond:{part_of_key(name)}"
 
 
@@ -49,7 +48,6 @@ class Notified(NamedTuple):
 
 
 def notified_by(reply: Reply) -> Notified:
-    """Parse a number, or a list of one."""
     return Notified(reply[0], True) if type(reply) is list else Notified(reply, False)
 
 

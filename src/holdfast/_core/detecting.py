@@ -143,7 +143,6 @@ class Detector:
         return Found(circle, told, {step.token: await look_up(self.note_of(step.token)) for step in circle})
 
     def note_of(self, token: str) -> str:
-        """Return the key of a waiter's note about where it waits."""
         return note_key(self.namespace, token)
 
     async def _read(self, waiter: _Waiter | None) -> list[Entry]:

@@ -81,7 +81,6 @@ class Exclusive:
         raise NotImplementedError
 
     def make_record(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
-        """Make the record of a lease that was granted."""
         raise NotImplementedError
 
     def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:

@@ -113,7 +113,6 @@ class FirstRenewal:
         return None if self._rest is None else self._rest.cr_frame  # type: ignore[attr-defined]
 
     def send(self, answer: Any) -> Effect[Any]:
-        """Do what the `send` of a coroutine does."""
         if self._rest is not None:
             return self._rest.send(answer)
         if answer is None:
@@ -123,7 +122,6 @@ class FirstRenewal:
         return self._go_on(answer, None)
 
     def throw(self, error: BaseException) -> Effect[Any]:
-        """Do what the `throw` of a coroutine does."""
         if self._rest is not None:
             return self._rest.throw(error)
         if not isinstance(error, RequestFailed):
@@ -131,7 +129,6 @@ class FirstRenewal:
         return self._go_on(None, error)
 
     def close(self) -> None:
-        """Do what the `close` of a coroutine does."""
         if self._rest is not None:
             self._rest.close()
 

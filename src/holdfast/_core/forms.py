@@ -44,12 +44,10 @@ def granting(*others: Form) -> Fits:
 
 
 def row(*known: list[type]) -> Fits:
-    """A list of one of these."""
     return lambda reply: type(reply) is list and [*map(type, reply)] in known
 
 
 def number(least: int, most: int | None = None) -> Fits:
-    """A whole number within limits."""
     if most is None:
         return lambda reply: type(reply) is int and least <= reply
     return lambda reply: type(reply) is int and least <= reply <= most

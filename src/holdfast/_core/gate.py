@@ -39,7 +39,6 @@ class GateMoved(NamedTuple):
 
 
 def gate_moved_of(reply: Reply) -> GateMoved | Refusal:
-    """Parse `[1, missing]`, `[1, missing, …]` or `[-2, declared]`."""
     if reply[0] != 1:
         return refusal_of(reply)
     return GateMoved(reply[1], len(reply) > 2)

@@ -10,7 +10,6 @@ __all__ = ["in_turn"]
 
 
 async def in_turn(first: Protocol[Any], second: Protocol[Any]) -> None:
-    """Run both."""
     try:
         await first
     finally:

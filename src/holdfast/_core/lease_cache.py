@@ -137,13 +137,11 @@ class CachedLease(Tenure):
     # For the client itself.
 
     def let_go(self) -> None:
-        """Release the lease if it is idle."""
         idle = self.holder
         if type(idle) is list and _is_first(idle):
             self.lease_cache.spawn(self.give_up())  # if an exception comes before, `look` does so
 
     def told(self) -> None:
-        """Note that others want the lease."""
         self.wanted = True
         self.let_go()
 
@@ -157,7 +155,6 @@ class CachedLease(Tenure):
     lost = end
 
     def release(self) -> Protocol[bool]:
-        """Release it at the server."""
         return self.asks().release()
 
     async def give_up(self) -> None:
@@ -331,7 +328,6 @@ class LeaseCache(dict[str, CachedLease]):
         self._opening = False
 
     def begin(self, kept: CachedLease) -> None:
-        """Add a lease that was granted."""
         self[kept.key] = self._tokens[kept.token] = kept
         if self._early.take(kept.token, Wake.YIELD):
             kept.wanted = True

@@ -116,7 +116,6 @@ def turns_for(
     settings: Settings = DEFAULT,
     sync: Sync = None,
 ) -> list[MultiAcquisition]:
-    """The turns to take, in their order."""
     turns: list[MultiAcquisition] = []
     for keys in group(all_keys, together):
         if turns:
@@ -208,7 +207,6 @@ async def renew(turns: Sequence[MultiAcquisition], ttl_ms: int, order: Order = R
 
 
 def make_record(turns: Sequence[MultiAcquisition], name: str, grant: Grant) -> LeaseRecord:
-    """Make the record of the one lease of all turns."""
     first = turns[0]
     if len(turns) == 1:
         return first.make_record(name, grant)

@@ -113,5 +113,4 @@ class LockAcquisition(Acquisition):
 
 
 async def inspect(keys: LockKeys, request_timeout_s: float) -> LockSeen:
-    """Look at the lock."""
     return seen_of(await once_more(Call("inspect", (keys.lock, keys.fence, keys.queue), (), request_timeout_s)))

@@ -26,7 +26,6 @@ _TIMEOUT = re.compile(r"\d{1,15}\.\d{3}", re.ASCII)
 
 
 def note_key(namespace: str, token: str) -> str:
-    """Return the key of a waiter's note about where it waits."""
     return f"{namespace}:waits:{token}"
 
 

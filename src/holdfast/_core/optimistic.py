@@ -43,7 +43,6 @@ _PAUSE_MAX_S = 0.2
 
 
 async def watch(session: str, keys: Sequence[str], request_timeout_s: float) -> None:
-    """Begin an attempt."""
     try:
         await Command(("WATCH", *keys), request_timeout_s, keys[0], session=session, fits=DONE)
     except RequestFailed as failure:
@@ -52,7 +51,6 @@ async def watch(session: str, keys: Sequence[str], request_timeout_s: float) -> 
 
 
 async def read(session: str, key: str, args: Sequence[Value], request_timeout_s: float) -> Reply:
-    """Carry out a command at once."""
     return await Command(args, request_timeout_s, key, session=session)
 
 
@@ -143,7 +141,6 @@ def _bytes(value: Value) -> bytes:
 
 
 async def get(key: str, request_timeout_s: float) -> bytes | None:
-    """The value of a key."""
     value: bytes | None = await once_more(Command(("GET", key), request_timeout_s, key, fits=MAYBE))
     return value
 

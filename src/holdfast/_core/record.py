@@ -223,7 +223,6 @@ class LeaseRecord:
         return True
 
     def lose(self, reason: str) -> None:
-        """Mark the lease lost, for that reason."""
         if self.alive and self._end():
             self.reason = reason
             self.state = LeaseState.LOST
@@ -277,7 +276,6 @@ class LeaseRecord:
             self.on_loss("taken")
 
     def stop_renewing(self) -> None:
-        """Stop renewing: the lease lasts until its deadline, unless it is extended."""
         self.renews = False
 
     def _become(self, state: LeaseState) -> None:
@@ -301,7 +299,6 @@ class LeaseRecord:
         return min(self.ttl_ms, left_ms) if left_ms > 0 and self.deadline < self.max_until else None
 
     def renew(self, ttl_ms: int) -> Protocol[int]:
-        """The protocol that renews it."""
         if self.overlong:
             self.overlong = False
             return self.or_why(ttl_ms, self._order(ttl_ms, shortens=True))
@@ -374,14 +371,12 @@ class LeaseRecord:
         return self.state is _HELD  # else another thread has ended it
 
     def is_wanted(self, by: str) -> None:
-        """Note that another client asks for the lease."""
         if self.wanted_by is None:
             self.wanted_by = by
         if self.on_want is not None:
             self.on_want(self.wanted_by)
 
     def suspect(self) -> None:
-        """Note that a renewal failed."""
         if self.state is _HELD:
             self._become(_SUSPECT)
             self.report.suspect(self)

@@ -90,7 +90,6 @@ class Quorum:
         self._paying = [False] * self.size
 
     def request_timeout_s(self, ttl_ms: int) -> float:
-        """Return how long to wait for the members' answers."""
         if self._patience_s is not None:
             return self._patience_s
         settings = self.settings
@@ -102,7 +101,6 @@ class Quorum:
         return int((now + max(known)) * 1_000_000) + _HINT_SLACK_US if len(known) >= self.need else 0
 
     def saw_clock(self, index: int, server_us: int, asked_at: float) -> None:
-        """Note a member's time."""
         self._ahead_s[index] = server_us / 1_000_000 - asked_at
 
     def look_at(self, index: int, vote: Vote) -> None:
@@ -144,7 +142,6 @@ class Quorum:
         rounds[token] = this_round, until
 
     def last_round(self, token: str) -> str:
-        """The token of the last round of the acquisition that began with `token`."""
         return self._last_rounds.get(token, (token,))[0]
 
     def forget_round(self, token: str) -> None:
@@ -272,7 +269,6 @@ class _Round:
         self.latecomers: set[int] = set()
 
     def granted(self) -> list[int]:
-        """The members that gave their votes."""
         latecomers = self.latecomers
         return [
             index
@@ -552,7 +548,6 @@ class _Tries:
         return pause_s
 
     async def sleep(self, pause_s: float) -> None:
-        """Pause, until the timeout is over at most."""
         if self._give_up_at is not None:
             pause_s = min(pause_s, max(0.0, self._give_up_at - self.now))
         await Sleep(pause_s)

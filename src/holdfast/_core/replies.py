@@ -89,37 +89,30 @@ FITS["counts"] = EACH
 
 
 def DONE(reply: Reply) -> bool:
-    """OK."""
     return type(reply) is bytes and reply == b"OK"
 
 
 def MAYBE_DONE(reply: Reply) -> bool:
-    """OK, or nil."""
     return reply is None or DONE(reply)
 
 
 def QUEUED(reply: Reply) -> bool:
-    """QUEUED."""
     return type(reply) is bytes and reply == b"QUEUED"
 
 
 def MAYBE(reply: Reply) -> bool:
-    """A string, or nil."""
     return reply is None or type(reply) is bytes
 
 
 def COUNT(reply: Reply) -> bool:
-    """An integer."""
     return type(reply) is int
 
 
 def MOMENT(reply: Reply) -> bool:
-    """Seconds and microseconds."""
     return type(reply) is list and len(reply) == 2 and all(map(_is_digits, reply))
 
 
 def SCANNED(reply: Reply) -> bool:
-    """A cursor, and keys."""
     return (
         type(reply) is list
         and len(reply) == 2
@@ -184,7 +177,6 @@ def taken_of(reply: Reply) -> Taken:
 
 
 def is_granted(reply: Reply) -> bool:
-    """True if the reply of an asking script grants."""
     return bool(reply[0] == 1)
 
 
@@ -337,7 +329,6 @@ def promises_too_much(data: bytes) -> bool:
 
 
 def expected_of(fits: Fits | None) -> str:
-    """Describe a fitting reply, for messages."""
     if fits is None:
         return "one reply for each request"
     return _EXPECTED.get(fits, _GRANTING if fits in FITS.values() else "a reply to each command, or nil")

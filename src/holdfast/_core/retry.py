@@ -40,7 +40,6 @@ class Backoff:
         return pause_s * (least + chance)
 
     def reset(self) -> None:
-        """Begin with short ones again."""
         self._number = 0
 
 

@@ -71,7 +71,6 @@ _NO_EVAL = re.compile(r"unknown command\W*eval", re.IGNORECASE)
 
 
 def _commands(text: str) -> set[str]:
-    """The commands of a script, or of a line of it."""
     found = set()
     for command, argument in _COMMAND.findall(text):
         both = f"{command}|{argument}".lower()

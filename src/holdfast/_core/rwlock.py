@@ -49,7 +49,6 @@ _UPGRADE_TOKEN = re.compile(r"([^:]*:)u[0-9]+(\..*)")
 
 
 def upgrade_token(reader: str, number: int) -> str:
-    """The token of the `number`-th upgrade of a reader."""
     found = _READER_TOKEN.fullmatch(reader)
     if found is None:
         raise ValueError(f"{reader!r} is not a reader's token")
@@ -147,7 +146,6 @@ async def downgrade(writer: RWAcquisition, reader: RWAcquisition) -> Grant | Non
 
 
 async def inspect(keys: LockKeys, request_timeout_s: float) -> RWSeen:
-    """Look at the lock."""
     reply = await once_more(Call("inspect", keys.more(*RWLOCK.beside), (), request_timeout_s))
     return rw_seen_of(reply)
 

@@ -132,7 +132,6 @@ class Schedule:
             heapq.heappush(self._plan_at, now + self.look_s / 4)  # not at each one's own time: there may be thousands
 
     def remove(self, record: LeaseRecord) -> None:
-        """Watch it no more."""
         key = id(record)
         if self._new.pop(key, None) is None:
             self._live.pop(key, None)
@@ -217,7 +216,6 @@ class Schedule:
         self._asked_until = until
 
     def is_asked(self, record: LeaseRecord) -> bool:
-        """True if the lease's renewal is under way."""
         return id(record) in self._asked
 
     def answered(self, record: LeaseRecord, held: int, ttl_ms: int, sent_at: float, now: float, jitter: float) -> bool:

@@ -72,6 +72,5 @@ async def resize(keys: LockKeys, limit: int, request_timeout_s: float, settings:
 
 
 async def inspect(keys: LockKeys, request_timeout_s: float) -> SemaphoreSeen:
-    """Look at the semaphore."""
     call = Call("inspect", keys.more(*SEMAPHORE.beside), (SEMAPHORE.name,), request_timeout_s)
     return semaphore_seen_of(await once_more(call))

@@ -170,7 +170,6 @@ class Lines(dict[Any, "Line"]):
             tenure.told()
 
     def wake_all(self) -> None:
-        """Let all that wait look: the client is closed."""
         for line in snapshot(self.values()):
             line.wake_all()
 
@@ -194,7 +193,6 @@ class Line:
         self.owner = owner
 
     def append(self, turn: LocalWaiter) -> None:
-        """Let it wait here."""
         waiters = self.waiters
         if type(waiters) is not deque:
             with self.lines.guard:
@@ -204,7 +202,6 @@ class Line:
         waiters.append(turn)
 
     def successor(self) -> LocalWaiter | None:
-        """The first that waits."""
         waiters = self.waiters
         if type(waiters) is deque:
             while waiters:
@@ -215,7 +212,6 @@ class Line:
         return None
 
     def behind(self) -> int:
-        """Return how many wait for the right."""
         return sum(turn is not self.owner and not turn.over for turn in snapshot(self.waiters))
 
     def die(self) -> None:
@@ -229,7 +225,6 @@ class Line:
             self.wake_all()
 
     def wake_all(self) -> None:
-        """Let all that wait look."""
         for turn in snapshot(self.waiters):
             turn.ring()
 
@@ -300,7 +295,6 @@ class LocalWaiter:
                 lines.pop(key, None)
 
     def ring(self) -> None:
-        """Wake it, if it waits."""
         bell = self.bell
         if bell is not None:
             bell()
@@ -333,7 +327,6 @@ class LocalWaiter:
         return line is None or line.owner is self or line.dead
 
     def waited_us(self, now: float) -> int:
-        """Return how long the turn has waited, µs."""
         return max(0, int((now - self.arrived_at) * 1_000_000))
 
     def passes(self) -> tuple[str | int, ...]:
@@ -494,7 +487,6 @@ async def wait_in_line(
 
 
 async def as_owner(turn: LocalWaiter, ask: Ask, give_back: GiveBack, left_s: float | None) -> Grant | Busy:
-    """Ask the server."""
     got: Grant | Busy | None = None
     holds = False
     try:

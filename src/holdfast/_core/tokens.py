@@ -73,12 +73,10 @@ def seen_fence(last: int, holder: str) -> int:
 
 
 def client_of(token: str) -> str:
-    """The client id within a token of ours."""
     return token.partition(":")[0]
 
 
 def owner_of(token: str) -> str:
-    """The number of the thread or task within a token of ours."""
     return token.split(":", 2)[1].rpartition(".")[2]
 
 

@@ -110,7 +110,6 @@ _METHODS = tuple(name for name in vars(Observer) if not name.startswith("_"))
 
 
 def check_observer(observer: Any) -> None:
-    """Refuse what has none of the methods."""
     if not any(callable(getattr(observer, name, None)) for name in _METHODS) or isinstance(observer, type):
         raise ConfigurationError("observer", observer, "an object with methods of holdfast.Observer, or None")
 
@@ -213,7 +212,6 @@ class Reports:
             LOG.send(event, *details)
 
     def is_settled(self) -> bool:
-        """True if all has been told."""
         return LOG.is_settled() and (self._observer is None or self._observer.is_settled())
 
 
@@ -299,7 +297,6 @@ class Troubles(dict[str, list[Any]]):
         self._reports = reports
 
     def saw(self, failure: RequestFailed) -> None:
-        """A request has failed."""
         if failure.kind in _NO_TROUBLE or not failure.node:
             return
         now = clock()

@@ -65,7 +65,6 @@ class Reporter:
         self.telling = False
 
     def send(self, event: str, *details: Any) -> None:
-        """Have it told soon."""
         events = self._events
         if len(events) >= EVENTS_MAX:
             self._dropped += 1
@@ -160,7 +159,6 @@ class Reporter:
             report()
 
     def is_settled(self) -> bool:
-        """True if all that was sent has been told."""
         return not self._events and not self.telling
 
     def settle(self, until: float) -> None:

@@ -53,7 +53,6 @@ class Held:
 
     @property
     def token(self) -> str:
-        """The value of the key."""
         return self._record.token
 
     @property

@@ -53,7 +53,6 @@ class Session(SessionBase):
             raise self.public(failure) from None
 
     def public(self, failure: RequestFailed) -> BaseException:
-        """Return the exception that users see."""
         if failure.kind == "closed" and self.driver.closed:
             return self.driver.closed_error()
         return failure.public()
@@ -86,13 +85,11 @@ class Session(SessionBase):
         return 1 if masters is None else len(masters())
 
     def introduce(self, now: float) -> None:
-        """Say again who this client is."""
         self.driver.introduce_at = now + CLIENT_INFO_MS / 2000
         key = client_key(self.namespace, self.driver.client_id)
         self.driver.spawn(introduce(key, partial(introduction, time.time()), CLIENT_INFO_MS))
 
     def close(self) -> None:
-        """End it."""
         self.driver.close()
         self.driver.finalizer.detach()  # not before: an exception may come up, and the rest is left to do
 

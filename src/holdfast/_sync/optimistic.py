@@ -25,7 +25,6 @@ R = TypeVar("R")
 
 
 def _checked(command: tuple[object, ...]) -> tuple[Value, ...]:
-    """A command whose arguments can be sent."""
     if not command:
         raise ConfigurationError("command", command, "a command and its arguments")
     name, *arguments = (check_value("command", word) for word in command)

@@ -92,7 +92,6 @@ def _counts(session: Session, namespace: str, page: Iterable[Entry]) -> dict[tup
 
 
 def find_deadlocks(session: Session) -> tuple[Deadlock, ...]:
-    """Return the deadlocks in the namespace."""
     _namespace(session)
     return tuple(map(deadlock_of, session.run(session.detector().deadlocks())))
 

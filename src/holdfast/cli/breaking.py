@@ -45,7 +45,6 @@ exit status: 0 when a holder was told; 66 no one holds it  75 its holder hears n
 
 
 def main_of_break(words: list[str]) -> int:
-    """`holdfast break`."""
     parser = _parser("break", "Take a lock away from its holder, who is told, and hand it to the next one.", _EPILOG)
     parser.add_argument("--yes", action="store_true", help="do not ask whether to do it")
     parser.add_argument(
@@ -58,7 +57,6 @@ def main_of_break(words: list[str]) -> int:
 
 
 def main_of_ask(words: list[str]) -> int:
-    """`holdfast ask`."""
     options = _parser("ask", "Ask the holder of a lock to let go soon.", _EPILOG_OF_ASK).parse_args(words)
     return _reported(options, _ask)
 

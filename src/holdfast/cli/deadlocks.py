@@ -31,7 +31,6 @@ exit status: 0 no deadlock  1 deadlocks were found  64 usage  69 server not avai
 
 
 def main(words: list[str]) -> int:
-    """The command."""
     what = "Threads, tasks and processes that wait for each other, in a cycle."
     parser = Parser("deadlocks", description=what, epilog=_EPILOG)
     parser.add_argument("--json", action="store_true", help="print JSON")

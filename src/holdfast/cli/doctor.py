@@ -72,7 +72,6 @@ class Finding:
 
 
 def main(words: list[str]) -> int:
-    """The command."""
     parser = Parser("doctor", description="Can you keep locks on this server, and how safely?", epilog=_EPILOG)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--rights", action="store_true", help="print what a user of the server (ACL) must be allowed")

@@ -45,7 +45,6 @@ exit status: that of CMD when it ended by itself; 128+N when signal N came while
 
 
 def main(words: list[str]) -> int:
-    """The command."""
     before, command = split_command(words, "elect")
     parser = Parser("elect", usage="holdfast elect [OPTIONS] NAME -- CMD …", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("name", metavar="NAME", help="the election")
@@ -94,7 +93,6 @@ def _elect(options: argparse.Namespace, argv: list[str], environment: dict[str, 
 
 
 def _what_of(election: Election) -> str:
-    """Why it is waited for."""
     leader = election.leader()
     return ", which no one leads just now" if leader is None else f", led by {leader}"
 

@@ -67,7 +67,6 @@ class UsageError(Exception):
 
 
 def status_of(error: BaseException) -> int:
-    """The exit status for an error of the library."""
     from holdfast import errors
 
     if isinstance(error, (UsageError, errors.ConfigurationError, errors.DeclarationMismatch, errors.TooManyPermits)):

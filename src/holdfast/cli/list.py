@@ -34,7 +34,6 @@ _HEADS = ("KIND", "NAME", "HELD BY", "LEFT", "SINCE", "WAITERS", "OLDEST")
 
 
 def main(words: list[str]) -> int:
-    """The command."""
     parser = Parser("list", description="Which locks are held or waited for, and by whom.", epilog=_EPILOG)
     parser.add_argument(
         "pattern", metavar="PATTERN", nargs="?", default="*", help="which names, as in 'orders:*' (default: all)"

@@ -35,7 +35,6 @@ class Parser(argparse.ArgumentParser):
         self.command = command
 
     def error(self, message: str) -> NoReturn:
-        """Wrong arguments."""
         raise UsageError(message, self.command)
 
 
@@ -51,12 +50,10 @@ def duration(text: str) -> float:
 
 
 def shortened(text: str) -> str:
-    """For messages."""
     return text if len(text) <= 60 else text[:60] + "…"
 
 
 def add_server_options(parser: Parser, *, embedded: bool = True) -> None:
-    """`--url`, `--embedded`, `--namespace`."""
     group = parser.add_argument_group("server")
     which = group.add_mutually_exclusive_group()
     which.add_argument(
@@ -78,12 +75,10 @@ def add_server_options(parser: Parser, *, embedded: bool = True) -> None:
 
 
 def client_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Arguments for `holdfast.connect`."""
     return {"url": options.url, "namespace": options.namespace or None}
 
 
 def split_command(words: list[str], command: str) -> tuple[list[str], list[str]]:
-    """Split the words at the first `--`."""
     if "--" not in words:
         if any(word in ("-h", "--help") for word in words):
             return words, []

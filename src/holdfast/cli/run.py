@@ -59,7 +59,6 @@ exit status: that of CMD; 128+N when signal N ended it; 126, 127 when it cannot 
 
 
 def main(words: list[str]) -> int:
-    """The command."""
     before, command = split_command(words, "run")
     parser = _parser()
     options = parser.parse_args(before)
@@ -221,7 +220,6 @@ def _label(options: argparse.Namespace) -> str:
 
 
 def _what_of(client: Client, options: argparse.Namespace) -> str:
-    """Why it is waited for."""
     if options.slots is not None:
         status = client.semaphore(options.name, options.slots).status()
         return f", all of which are taken, with {status.waiters} waiting" if not status.available else ""

@@ -29,7 +29,6 @@ exit status: 0 when the server answered, whether the lock is held or free;
 
 
 def main(words: list[str]) -> int:
-    """The command."""
     parser = Parser("status", description="Who holds a lock, since when, and for how much longer.", epilog=_EPILOG)
     parser.add_argument("name", metavar="NAME", help="the lock")
     parser.add_argument("--json", action="store_true", help="print JSON")

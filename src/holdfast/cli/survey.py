@@ -52,7 +52,6 @@ class Facts:
 
     @property
     def is_sentinel(self) -> bool:
-        """Whether it is a Sentinel, which keeps no data."""
         return "sentinel" in [self.info.get(f"{prefix}_mode") for prefix in ("redis", "server", "redict")]
 
     @property
@@ -66,7 +65,6 @@ class Facts:
         return self.service is not None and self.service.is_durable
 
     def number(self, name: str) -> int | None:
-        """A number from INFO."""
         value = self.info.get(name)
         return value if isinstance(value, int) else None
 

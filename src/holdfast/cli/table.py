@@ -71,14 +71,12 @@ def held_by(found: Listed) -> str:
 
 
 def named(one: Holder | Waiter) -> str:
-    """Name a holder or waiter."""
     if one.host is None:
         return f"token {clean(one.token)}"
     return f"{clean(one.program)} ({clean(one.host)}, pid {one.pid})"
 
 
 def person(one: Holder | Waiter) -> dict[str, Any]:
-    """The same for programs."""
     return {"token": one.token, "host": one.host, "pid": one.pid, "program": one.program}
 
 

@@ -35,7 +35,6 @@ class Terminal:
 
     @property
     def there(self) -> bool:
-        """Whether there is one."""
         return self._fd >= 0
 
     def ours(self) -> bool:

@@ -63,7 +63,6 @@ class Top(NamedTuple):
 
 
 def main(words: list[str]) -> int:
-    """The command."""
     parser = Parser("top", description="The locks with most waiters, longest held or busiest, live.", epilog=_EPILOG)
     parser.add_argument("pattern", metavar="PATTERN", nargs="?", default="*", help="which names (default: all)")
     parser.add_argument("--sort", choices=_SORTS, default="waiters", help="sort by this (default: waiters)")
@@ -100,7 +99,6 @@ class _Looks:
         self._rates = Rates()
 
     def look(self) -> list[Top]:
-        """How it is now."""
         from holdfast import Change
         from holdfast.web.view import id_of
 
@@ -192,7 +190,6 @@ class _Screen:
         self._ended = threading.Event()
 
     def run(self) -> int:
-        """Until a key or a signal ends it."""
         import termios
         import tty
 

@@ -42,7 +42,6 @@ _AGAIN_S = 1.0
 
 
 def main(words: list[str]) -> int:
-    """The command."""
     parser = Parser("watch", description="What happens to a lock, as it happens.", epilog=_EPILOG)
     parser.add_argument("name", metavar="NAME", help="the lock, semaphore or election")
     parser.add_argument("--poll", metavar="D", type=duration, default=0.05, help="how often to look (default: 50ms)")

@@ -42,7 +42,6 @@ _END_S = 2
 
 
 def main(words: list[str]) -> int:
-    """The command."""
     parser = Parser("web", description="A live page of the locks, their holders and queues.", epilog=_EPILOG)
     parser.add_argument("pattern", metavar="PATTERN", nargs="?", default="*", help="which names (default: all)")
     parser.add_argument(

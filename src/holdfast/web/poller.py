@@ -73,7 +73,6 @@ class Poller:
         self._whole: bytes | None = None
 
     async def run(self) -> None:
-        """Look until cancelled."""
         while True:
             began = time.monotonic()
             try:
@@ -152,7 +151,6 @@ class Poller:
         return {**self._state(), "rows": list(self._rows.values())}
 
     def metrics(self) -> str:
-        """For Prometheus."""
         return view.metrics(self.seen.values(), self.error is None, self.took_s, self.looks, self.grants)
 
     def _state(self) -> dict[str, Any]:

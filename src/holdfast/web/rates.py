@@ -58,7 +58,6 @@ class Rates:
             points.popleft()
 
     def of(self, which: str) -> Rate:
-        """The rate of now."""
         points = list(self._points.get(which, ()))
         counted = [each for each in points if each.counted is not None]
         if len(counted) > 1 and counted[-1] is points[-1]:

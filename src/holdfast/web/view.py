@@ -27,7 +27,6 @@ def id_by(kind: str, name: str) -> str:
 
 
 def ms(at: datetime) -> int:
-    """Return a moment in ms since 1970."""
     return round(at.timestamp() * 1000)
 
 
@@ -37,7 +36,6 @@ def label(one: Holder | Waiter) -> str:
 
 
 def row_of(seen: Listed, rate: Rate) -> dict[str, Any]:
-    """A lock as it stands in the table."""
     holder, now = seen.holder, ms(seen.seen_at)
     left = None if holder is None else holder.remaining_s
     since = None if holder is None else holder.since
@@ -66,7 +64,6 @@ def deadlock_of(deadlock: Deadlock) -> list[dict[str, Any]]:
 
 
 def detail_of(seen: Listed, rate: Rate, history: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """All that is known of a lock."""
     now = ms(seen.seen_at)
     return {
         **row_of(seen, rate),
@@ -88,7 +85,6 @@ def _who(one: Holder | Waiter) -> dict[str, Any]:
 
 
 def change_of(change: Change) -> dict[str, Any]:
-    """A change, for the history of its lock."""
     return {
         "at": ms(change.at),
         "what": change.what,

@@ -76,7 +76,6 @@ _KINDS: tuple[tuple[type[HoldfastError], type[HoldfastError]], ...] = (
 
 
 def as_theirs(error: HoldfastError, lock_name: str) -> HoldfastError:
-    """The same fact as what users of redis-py catch."""
     kind = next(kind for ours, kind in _KINDS if isinstance(error, ours))
     base = next(base for base in kind.__mro__ if base.__module__ == theirs.__name__)
     fields = {**vars(base("")), **error._fields, "lock_name": lock_name}
