@@ -80,9 +80,8 @@ def chosen(found: Sequence[Entry], holder: object, namespace: str | None, name: 
     held = [(seen, each) for seen in found for each in held_by(seen, namespace) if _is_meant(seen, each.token, holder)]
     kinds = {seen.kind for seen, _ in held}
     if len(kinds) > 1:
-        raise ConfigurationError(
-            "kind", None, f"one of {', '.join(sorted(kinds))}: {quoted(name)} is held as each of these"
-        )
+        allowed = f"one of {', '.join(sorted(kinds))}: {quoted(name)} is held as each of these"
+        raise ConfigurationError("kind", None, allowed)
     if held:
         return held[0][0], [each for _, each in held]
     return (found[0] if found else None), []

@@ -32,17 +32,13 @@ def check_function(function: Any, *, asynchronous: bool) -> None:
     # What a call runs: of an object that can be called its __call__. (A partial is looked through.)
     for called in (function, getattr(function, "__call__", None)):  # noqa: B004
         if isgeneratorfunction(called) or isasyncgenfunction(called):
-            raise ConfigurationError(
-                "function",
-                function,
-                f"{wanted}, and no generator function: {_LATER.format('async ' if asynchronous else '')}",
-            )
+            later = _LATER.format("async " if asynchronous else "")
+            raise ConfigurationError("function", function, f"{wanted}, and no generator function: {later}")
         # (The mark is what asyncio knows compiled coroutine functions by.)
         if iscoroutinefunction(called) or type(getattr(called, "_is_coroutine", None)) is object:
             if not asynchronous:
-                raise ConfigurationError(
-                    "function", function, f"{wanted}; coroutine functions belong to holdfast.asyncio.Client.locked"
-                )
+                wanted += "; coroutine functions belong to holdfast.asyncio.Client.locked"
+                raise ConfigurationError("function", function, wanted)
             return
     if asynchronous:
         raise ConfigurationError("function", function, f"{wanted}; plain functions belong to holdfast.Client.locked")
@@ -85,12 +81,9 @@ def check_result(
     elif not asynchronous and isawaitable(result):
         what = "an awaitable"
     if what is not None:
-        raise ConfigurationError(
-            argument,
-            function,
-            "one that has done its work when it returns; "
-            f"this one returned {what}: {later.format('async ' if asynchronous else '')}",
-        )
+        later = later.format("async " if asynchronous else "")
+        allowed = f"one that has done its work when it returns; this one returned {what}: {later}"
+        raise ConfigurationError(argument, function, allowed)
 
 
 #: What most functions return, let through at once.

@@ -75,46 +75,34 @@ def seeds_of(client: Any) -> Seeds | None:
     return Seeds(addresses, template[0], kwargs)
 
 
-def members_of(
-    servers: object,
-    restart_delay: Duration | None,
-    member_timeout: Duration | None,
-) -> Members:
+def members_of(servers: object, restart_delay: Duration | None, member_timeout: Duration | None) -> Members:
     """Check the members of a quorum: URLs or clients, an odd number, none of them twice."""
     wanted = "an odd number of at least 3 independent servers, each as a URL or a redis-py client"
     if isinstance(servers, (str, bytes)) or not isinstance(servers, Sequence):
         raise ConfigurationError("servers", servers, wanted)
     if len(servers) < 3:
-        raise ConfigurationError(
-            "servers", servers, f"{wanted}: a majority of {len(servers)} survives no failure, so it gains nothing"
-        )
+        allowed = f"{wanted}: a majority of {len(servers)} survives no failure, so it gains nothing"
+        raise ConfigurationError("servers", servers, allowed)
     if len(servers) % 2 == 0:
-        raise ConfigurationError(
-            "servers",
-            servers,
-            f"{wanted}: {len(servers)} servers survive the loss of no more than {len(servers) - 1} do, and split votes",
-        )
+        fewer = f"{len(servers)} servers survive the loss of no more than {len(servers) - 1} do, and split votes"
+        raise ConfigurationError("servers", servers, f"{wanted}: {fewer}")
     clients = []
     for server in servers:
         client = client_of_url(server) if isinstance(server, str) else server
-        if isinstance(client, (Members, Seeds)) or not (
-            isinstance(client, Address) or hasattr(client, "connection_pool")
-        ):
+        known = isinstance(client, Address) or hasattr(client, "connection_pool")
+        if isinstance(client, (Members, Seeds)) or not known:
             raise ConfigurationError("servers", server, wanted)
         clients.append(client)
     seen: dict[object, object] = {}
     for given, client in zip(servers, clients, strict=True):
         address = _address_of(client)
         if address in seen:
-            raise ConfigurationError(
-                "servers", [seen[address], given], "independent servers; these are one and the same"
-            )
+            allowed = "independent servers; these are one and the same"
+            raise ConfigurationError("servers", [seen[address], given], allowed)
         seen[address] = given
-    return Members(
-        clients,
-        None if restart_delay is None else _zero_or(restart_delay, "restart_delay"),
-        None if member_timeout is None else ttl_ms_of(member_timeout, "member_timeout") / 1000,
-    )
+    delay_ms = None if restart_delay is None else _zero_or(restart_delay, "restart_delay")
+    timeout_s = None if member_timeout is None else ttl_ms_of(member_timeout, "member_timeout") / 1000
+    return Members(clients, delay_ms, timeout_s)
 
 
 def _address_of(member: Any) -> object:

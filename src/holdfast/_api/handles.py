@@ -49,9 +49,8 @@ def read_handle(text: object, namespace: str | None) -> Handle:
     if mark != _MARK or handle is None or not _fits(*handle):
         raise ConfigurationError("handle", text, "the text that lease.handle() returned")
     if handle.namespace != namespace:
-        raise ConfigurationError(
-            "handle", text, f"one of this client's namespace {namespace!r}, not of {handle.namespace!r}"
-        )
+        allowed = f"one of this client's namespace {namespace!r}, not of {handle.namespace!r}"
+        raise ConfigurationError("handle", text, allowed)
     return handle
 
 

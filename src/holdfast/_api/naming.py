@@ -20,17 +20,15 @@ def name_of(subject: object) -> str:
     if callable(named):
         named = named()
     if not isinstance(named, str) or not named:
-        raise ConfigurationError(
-            "subject", subject, "an object with an attribute or a method __lock_name__ that gives a non-empty str"
-        )
+        allowed = "an object with an attribute or a method __lock_name__ that gives a non-empty str"
+        raise ConfigurationError("subject", subject, allowed)
     return check_name(named)
 
 
 def check_template(template: object) -> str:
     if callable(template):
-        raise ConfigurationError(
-            "template", template, 'a str: @locked has to be called, as @locked("order:{order_id}")'
-        )
+        allowed = 'a str: @locked has to be called, as @locked("order:{order_id}")'
+        raise ConfigurationError("template", template, allowed)
     return check_name(template, "template")
 
 
@@ -64,9 +62,8 @@ def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
         parameter = field.partition(".")[0].partition("[")[0]
         if parameter not in signature.parameters:
             known = ", ".join(signature.parameters) or "none"
-            raise ConfigurationError(
-                "template", template, f"fields that are parameters of {called} ({known}), not {field!r}"
-            )
+            allowed = f"fields that are parameters of {called} ({known}), not {field!r}"
+            raise ConfigurationError("template", template, allowed)
 
     def name(*args: Any, **kwargs: Any) -> str:
         bound = signature.bind(*args, **kwargs)

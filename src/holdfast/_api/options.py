@@ -267,9 +267,8 @@ _ELSEWHERE = {
 
 def _check_callback(value: object) -> object:
     if not callable(value):
-        raise ConfigurationError(
-            "on_wanted", value, "something that can be called with what says who wants it, or None"
-        )
+        allowed = "something that can be called with what says who wants it, or None"
+        raise ConfigurationError("on_wanted", value, allowed)
     return value
 
 

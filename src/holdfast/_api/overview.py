@@ -62,28 +62,15 @@ class Listed:
 def listed(seen: Entry, described: dict[str, bytes | None], grants: int | None = None) -> Listed:
     """Put together what was seen, and what clients say of themselves, by token."""
     alone = seen.kind in ALONE
-    holders = tuple(
-        holder_of(token, remaining_ms, seen.fence if alone else 0, described.get(token))
-        for token, remaining_ms in seen.holders
-    )
+    fence = seen.fence if alone else 0
+    holders = tuple(holder_of(token, left_ms, fence, described.get(token)) for token, left_ms in seen.holders)
     queue = []
     for token, age_s in seen.waiters:
         who = holder_of(token, 0, 0, described.get(token))
         queue.append(Waiter(token, age_s, who.host, who.pid, who.program))
     at = datetime.fromtimestamp(seen.at_us / 1e6, UTC)
-    return Listed(
-        kind_of(seen),
-        seen.name,
-        holders,
-        seen.held,
-        tuple(queue),
-        seen.queued,
-        seen.fence,
-        seen.permits,
-        at,
-        odd=seen.odd or None,
-        grants=grants,
-    )
+    held, waiting = (holders, seen.held), (tuple(queue), seen.queued)
+    return Listed(kind_of(seen), seen.name, *held, *waiting, seen.fence, seen.permits, at, seen.odd or None, grants)
 
 
 def kind_of(seen: Entry) -> Kind:

@@ -635,12 +635,8 @@ class Client:
 
     def _not_over_quorum(self, what: str) -> None:
         if self._session.quorum is not None:
-            raise ConfigurationError(
-                "client",
-                self,
-                f"{what} needs one server that decides (a single one, Sentinel or Cluster): "
-                "votes of independent servers do not add up to it",
-            )
+            allowed = f"{what} needs one server that decides (a single one, Sentinel or Cluster)"
+            raise ConfigurationError("client", self, f"{allowed}: votes of independent servers do not add up to it")
 
     async def _fenced_set(
         self, key: str, value: Value, fencing_token: int, ttl_ms: int | None, remember_ms: int

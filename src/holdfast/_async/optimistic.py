@@ -151,16 +151,9 @@ async def compare_and_set(
     ttl_ms = -1 if keep_ttl else None if ttl is None else ttl_ms_of(ttl)
     if expected is None and keep_ttl:
         ttl_ms = None  # there is none to keep
-    return await session.run(
-        optimistic.compare_and_set(
-            check_name(key, "key"),
-            None if expected is None else check_value("expected", expected),
-            check_value("new", new),
-            ttl_ms,
-            session.knows_ifeq,
-            session.settings,
-        )
-    )
+    key, value = check_name(key, "key"), None if expected is None else check_value("expected", expected)
+    new, knows, settings = check_value("new", new), session.knows_ifeq, session.settings
+    return await session.run(optimistic.compare_and_set(key, value, new, ttl_ms, knows, settings))
 
 
 async def fenced_set(
@@ -170,8 +163,7 @@ async def fenced_set(
     seen_key = f"{lock_keys(None, check_name(key, 'key')).base}:fenced"
     checked = check_value("value", value)
     timeout_s = session.settings.request_timeout_s
-    seen = await session.run(
-        optimistic.fenced_set(key, seen_key, fencing_token, checked, ttl_ms, remember_ms, timeout_s)
-    )
+    write = optimistic.fenced_set(key, seen_key, fencing_token, checked, ttl_ms, remember_ms, timeout_s)
+    seen = await session.run(write)
     if seen is not None:
         raise StaleFencingToken(key, fencing_token, seen)

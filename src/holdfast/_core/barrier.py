@@ -57,22 +57,10 @@ class BarrierAcquisition(Acquisition):
         self.breaking = False
 
     def _call(self, what: str, arrival: int, request_timeout_s: float) -> Call:
-        settings = self.settings
-        return Call(
-            "barrier_wait",
-            (self.keys.lock, *self.all_keys[-2:], self.keys.gone),
-            (
-                self.token,
-                what,
-                arrival,
-                self.parties,
-                self.retain_ms,
-                self.keys.inboxes,
-                settings.signal_recheck_ms,
-                settings.tombstone_ms,
-            ),
-            request_timeout_s,
-        )
+        settings, keys = self.settings, (self.keys.lock, *self.all_keys[-2:], self.keys.gone)
+        asked = (self.token, what, arrival, self.parties, self.retain_ms)
+        args = (*asked, self.keys.inboxes, settings.signal_recheck_ms, settings.tombstone_ms)
+        return Call("barrier_wait", keys, args, request_timeout_s)
 
     def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
         return self._call("break" if self.breaking else "wait", arrival, request_timeout_s)
@@ -98,12 +86,8 @@ class BarrierAcquisition(Acquisition):
 
 async def move(keys: LockKeys, what: str, parties: int, retain_ms: int, settings: Settings = DEFAULT) -> BarrierMoved:
     """ "look", "abort" or "reset": what it has come to. Raises `RequestFailed`."""
-    call = Call(
-        "barrier_move",
-        (keys.lock, f"{keys.base}:arrived", keys.gone),
-        (what, parties, retain_ms, keys.inboxes, settings.tombstone_ms),
-        settings.request_timeout_s,
-    )
+    args = (what, parties, retain_ms, keys.inboxes, settings.tombstone_ms)
+    call = Call("barrier_move", (keys.lock, f"{keys.base}:arrived", keys.gone), args, settings.request_timeout_s)
     while True:
         moved = barrier_moved_of(await outlast(call, settings))
         if isinstance(moved, Refusal):

@@ -65,12 +65,9 @@ class Held(NamedTuple):
         """The request that tells it, or (with "") looks whether it holds still."""
         lock, _, _, many, upgraded = keys_of(self.kind, self.keys)
         note_ms = _NOTE_MS if what == Wake.BREAK else 0
-        return Call(
-            "tell",
-            (lock, many, upgraded, self.keys.note_of(self.token)),
-            (self.token, self.keys.inboxes, what, text, note_ms),
-            settings.request_timeout_s,
-        )
+        keys = (lock, many, upgraded, self.keys.note_of(self.token))
+        args = (self.token, self.keys.inboxes, what, text, note_ms)
+        return Call("tell", keys, args, settings.request_timeout_s)
 
 
 async def holders(namespace: str | None, name: str, kinds: Sequence[str], settings: Settings) -> list[Entry]:

@@ -189,16 +189,9 @@ def _circle(party: Party, edges: _Edges) -> tuple[Step, ...]:
     while way[-1].wait.party != party:
         way.append(by[way[-1].wait.party])
     way.reverse()
-    return tuple(
-        Step(
-            edge.wait.token,
-            edge.wait.entry.kind,
-            edge.wait.entry.name,
-            edge.wait.waited_s,
-            before.wait.entry.kind,
-            before.wait.entry.name,
-            before.token,
-            before.holds,
-        )
-        for before, edge in zip([way[-1], *way[:-1]], way, strict=True)
-    )
+    circle = []
+    for before, edge in zip([way[-1], *way[:-1]], way, strict=True):
+        wait, held = edge.wait, before.wait.entry
+        waits = (wait.token, wait.entry.kind, wait.entry.name, wait.waited_s)
+        circle.append(Step(*waits, held.kind, held.name, before.token, before.holds))
+    return tuple(circle)

@@ -314,10 +314,8 @@ def _first_renewal(record: LeaseRecord, exclusive: OneServer, ttl_ms: int) -> Pr
         return LeaseRecord.renew(record, ttl_ms)
     settings = exclusive.settings
     timeout_s = request_timeout_for(ttl_ms, settings)
-    first = FirstRenewal(
-        record, ttl_ms, mutex.renewal(exclusive.keys, record.token, ttl_ms, RENEWAL, settings, timeout_s)
-    )
-    return cast("Protocol[int]", first)
+    call = mutex.renewal(exclusive.keys, record.token, ttl_ms, RENEWAL, settings, timeout_s)
+    return cast("Protocol[int]", FirstRenewal(record, ttl_ms, call))
 
 
 class OverQuorum(Exclusive):
@@ -346,15 +344,8 @@ class OverQuorum(Exclusive):
             # What a member does not answer is owed to it for as long as it may keep the lease.
             return redlock.release(quorum, keys, held, record.most_ms, unsure)
 
-        record = LeaseRecord(
-            keys.name,
-            held,
-            grant.fence,
-            ttl_ms,
-            grant.sent_at,
-            partial(redlock.renew, quorum, keys, held),
-            release,
-        )
+        extend = partial(redlock.renew, quorum, keys, held)
+        record = LeaseRecord(keys.name, held, grant.fence, ttl_ms, grant.sent_at, extend, release)
         return record
 
     def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:

@@ -59,21 +59,9 @@ class GateAcquisition(Acquisition):
 
     def _call(self, what: str, request_timeout_s: float, came: int = 0) -> Call:
         keys, settings = self.keys, self.settings
-        return Call(
-            "gate_wait",
-            (keys.lock, keys.queue, keys.gone),
-            (
-                self.token,
-                what,
-                self.retain_ms,
-                self.declared,
-                settings.signal_recheck_ms,
-                settings.tombstone_ms,
-                keys.inboxes,
-                came,
-            ),
-            request_timeout_s,
-        )
+        asked = (self.token, what, self.retain_ms, self.declared)
+        args = (*asked, settings.signal_recheck_ms, settings.tombstone_ms, keys.inboxes, came)
+        return Call("gate_wait", (keys.lock, keys.queue, keys.gone), args, request_timeout_s)
 
     def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
         return self._call("wait" if queueing else "try", request_timeout_s, arrival)
@@ -94,12 +82,8 @@ async def move(
     kind: Kind, keys: LockKeys, token: str, what: str | int, declared: int, retain_ms: int, settings: Settings = DEFAULT
 ) -> int:
     """Take `what` off what is missing, or "open", "shut", "look": returns what is missing. Raises `RequestFailed`."""
-    call = Call(
-        "gate_move",
-        (keys.lock, keys.queue, keys.gone),
-        (token, what, retain_ms, declared, keys.inboxes, settings.tombstone_ms),
-        settings.request_timeout_s,
-    )
+    args = (token, what, retain_ms, declared, keys.inboxes, settings.tombstone_ms)
+    call = Call("gate_move", (keys.lock, keys.queue, keys.gone), args, settings.request_timeout_s)
     while True:
         moved = gate_moved_of(await outlast(call, settings))
         if isinstance(moved, Refusal):

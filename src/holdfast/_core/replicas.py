@@ -91,14 +91,9 @@ class Replicas:
         """Translate and remember the trouble of a server that has no WAIT; None for any other trouble."""
         said = failure.message.lower()
         if failure.kind in ("ERR", "NOPERM") and "wait" in said and ("unknown command" in said or "permission" in said):
-            self.refused = RequestFailed(
-                "NOWAIT",
-                f"{failure.message}: this server forbids WAIT, so sync_replicas is not supported by this server",
-                failure.node,
-                maybe_executed=False,
-                transient=False,
-            )
-            return RequestFailed("NOWAIT", self.refused.message, failure.node, maybe_executed=True, transient=False)
+            message = f"{failure.message}: this server forbids WAIT, so sync_replicas is not supported by this server"
+            self.refused = RequestFailed("NOWAIT", message, failure.node, maybe_executed=False, transient=False)
+            return RequestFailed("NOWAIT", message, failure.node, maybe_executed=True, transient=False)
         return None
 
 

@@ -337,10 +337,5 @@ def expected_of(fits: Fits | None) -> str:
 def nonsense(said: str, expected: str, node: str) -> RequestFailed:
     """The trouble behind an answer that no server of ours gives. Its connection is closed where it is found."""
     shown = said if len(said) <= _SHOWN_MAX else f"{said[:_SHOWN_MAX]}…"
-    return RequestFailed(
-        "nonsense",
-        f"{shown}, which is no answer to what was asked ({expected})",
-        node,
-        maybe_executed=True,
-        transient=False,
-    )
+    message = f"{shown}, which is no answer to what was asked ({expected})"
+    return RequestFailed("nonsense", message, node, maybe_executed=True, transient=False)

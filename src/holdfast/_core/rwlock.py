@@ -107,26 +107,15 @@ async def downgrade(writer: RWAcquisition, reader: RWAcquisition) -> Grant | Non
     """
     settings = reader.settings
     request_timeout_s = request_timeout_for(reader.ttl_ms, settings)
+    tombstone_ms = settings.tombstone_ms if writer.stray else 0
+    settled = (reader.ttl_ms, settings.fence_ms, writer.claim_ms, reader.keys.inboxes, tombstone_ms)
+    args = (writer.token, reader.token, *settled)
     try:
         retry = Retry(settings, until=await Now() + settings.short_retry_s)
         while True:
             asked_at = await Now()
             try:
-                reply = await Call(
-                    "rw_downgrade",
-                    reader.all_keys,
-                    (
-                        writer.token,
-                        reader.token,
-                        reader.ttl_ms,
-                        settings.fence_ms,
-                        writer.claim_ms,
-                        reader.keys.inboxes,
-                        settings.tombstone_ms if writer.stray else 0,
-                    ),
-                    request_timeout_s,
-                    sync=reader.tail(),
-                )
+                reply = await Call("rw_downgrade", reader.all_keys, args, request_timeout_s, sync=reader.tail())
                 if reader.sync is not None:
                     answer, reply = reply, reply[0]
                     if is_granted(reply):

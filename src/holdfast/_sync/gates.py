@@ -42,19 +42,16 @@ class _Gate(_Named):
         timeout_s = timeout_of(timeout)
         session = self._session
         token = session.new_token()
-        acquisition = gate.GateAcquisition(
-            self._kind, self._keys, token, self._declared, self._retain_ms, session.settings
-        )
+        declared = (self._declared, self._retain_ms)
+        acquisition = gate.GateAcquisition(self._kind, self._keys, token, *declared, session.settings)
         protocol = wait_for(acquisition, timeout_s, listening=session.driver.listening(acquisition.key))
         got = wait_turn(session, self._name, self._kind.name, acquisition, protocol, cancel)
         return isinstance(got, Grant)
 
     def _move(self, what: str | int) -> int:
         session = self._session
-        token = session.new_token()
-        return session.run(
-            gate.move(self._kind, self._keys, token, what, self._declared, self._retain_ms, session.settings)
-        )
+        token, settings, retain_ms = session.new_token(), session.settings, self._retain_ms
+        return session.run(gate.move(self._kind, self._keys, token, what, self._declared, retain_ms, settings))
 
 
 class CountDownLatch(_Gate):

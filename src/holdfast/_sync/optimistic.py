@@ -153,16 +153,9 @@ def compare_and_set(
     ttl_ms = -1 if keep_ttl else None if ttl is None else ttl_ms_of(ttl)
     if expected is None and keep_ttl:
         ttl_ms = None  # there is none to keep
-    return session.run(
-        optimistic.compare_and_set(
-            check_name(key, "key"),
-            None if expected is None else check_value("expected", expected),
-            check_value("new", new),
-            ttl_ms,
-            session.knows_ifeq,
-            session.settings,
-        )
-    )
+    key, value = check_name(key, "key"), None if expected is None else check_value("expected", expected)
+    new, knows, settings = check_value("new", new), session.knows_ifeq, session.settings
+    return session.run(optimistic.compare_and_set(key, value, new, ttl_ms, knows, settings))
 
 
 def fenced_set(
@@ -172,6 +165,7 @@ def fenced_set(
     seen_key = f"{lock_keys(None, check_name(key, 'key')).base}:fenced"
     checked = check_value("value", value)
     timeout_s = session.settings.request_timeout_s
-    seen = session.run(optimistic.fenced_set(key, seen_key, fencing_token, checked, ttl_ms, remember_ms, timeout_s))
+    write = optimistic.fenced_set(key, seen_key, fencing_token, checked, ttl_ms, remember_ms, timeout_s)
+    seen = session.run(write)
     if seen is not None:
         raise StaleFencingToken(key, fencing_token, seen)
