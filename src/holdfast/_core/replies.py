@@ -284,17 +284,6 @@ def _text(value: bytes | str) -> str:
     return value.decode("utf-8", "replace") if type(value) is bytes else str(value)
 
 
-def is_confirmation(reply: Reply, channel: str) -> bool:
-    """True if it says that we are subscribed to the channel."""
-    return (
-        isinstance(reply, list)
-        and len(reply) == 3
-        and reply[0] == b"subscribe"
-        and reply[1] == channel.encode()
-        and type(reply[2]) is int
-    )
-
-
 def _is_decimal(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 20
 
