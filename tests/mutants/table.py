@@ -698,14 +698,14 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "the usual renewal is sent behind an extension",
         EXCLUSIVE,
-        "record.overlong or record.extensions or",
-        "record.overlong or",
+        "self.overlong or self.extensions or",
+        "self.overlong or",
     ),
     Mutant(
         "the usual renewal is sent where the clock was set back",
         EXCLUSIVE,
-        "if record.overlong or record.ext",
-        "if record.ext",
+        "if self.overlong or self.ext",
+        "if self.ext",
     ),
     Mutant("all leases of a request are looked for under the keys of the first", RENEW_MANY, "key = key + width", ""),
     Mutant("all leases of a request are renewed with the first token", RENEW_MANY, "    at = at + 1\n", ""),

@@ -220,9 +220,40 @@ class OneServer(Exclusive):
         return await plain.inspect(self.keys, self.settings.request_timeout_s)
 
 
-class _LockRecord(LeaseRecord):
+class _OfServer(LeaseRecord):
     """What makes its requests when the first of them is wanted: most leases are over before."""
 
+    __slots__ = ()
+
+    _exclusive: OneServer
+
+    @property
+    def places(self) -> tuple[LockKeys, ...]:  # type: ignore[override]  # never set
+        return self._exclusive.places
+
+    def renew(self, ttl_ms: int) -> Protocol[int]:
+        exclusive = self._exclusive
+        if self.overlong or self.extensions or self.short_s or exclusive.sync:
+            return super().renew(ttl_ms)
+        settings = exclusive.settings
+        timeout_s = request_timeout_for(ttl_ms, settings)
+        call = mutex.renewal(exclusive.keys, self.token, ttl_ms, RENEWAL, settings, timeout_s)
+        return cast("Protocol[int]", FirstRenewal(self, ttl_ms, call))
+
+    def _ask_by(self) -> tuple[Callable[..., Protocol[int]], Callable[[], Protocol[bool]]]:
+        exclusive = self._exclusive
+        asks = LockAcquisition(
+            exclusive.keys, self.token, self.ttl_ms, exclusive.settings, exclusive.sync, tenure=self.tenure
+        )
+        asks.ttl_ms = self.most_ms  # how long a give-back may have to be tried
+        if self.short_s:
+            asks.short_ms = int((self.deadline - self.held_since) * 1000)
+        release = asks.release if self.turn is None else partial(release_in_line, self.turn, asks)
+        self._asks = made = asks.renew, release
+        return made
+
+
+class _LockRecord(_OfServer):
     __slots__ = ("_exclusive",)
 
     def __init__(self, exclusive: OneServer, token: str, grant: Grant, ttl_ms: int) -> None:
@@ -230,24 +261,8 @@ class _LockRecord(LeaseRecord):
         name = exclusive.keys.name
         LeaseRecord.__init__(self, name, token, grant.fence, ttl_ms, grant.sent_at, None, None, grant.until)
 
-    @property
-    def places(self) -> tuple[LockKeys, ...]:  # type: ignore[override]  # never set
-        return self._exclusive.places
 
-    def renew(self, ttl_ms: int) -> Protocol[int]:
-        return _first_renewal(self, self._exclusive, ttl_ms)
-
-    def _ask_by(self) -> tuple[Callable[..., Protocol[int]], Callable[[], Protocol[bool]]]:
-        exclusive = self._exclusive
-        turn = LockAcquisition(exclusive.keys, self.token, self.ttl_ms, exclusive.settings, exclusive.sync)
-        turn.ttl_ms = self.most_ms  # how long a give-back may have to be tried
-        if self.short_s:
-            turn.short_ms = int((self.deadline - self.held_since) * 1000)
-        self._asks = asks = turn.renew, turn.release
-        return asks
-
-
-class _LineRecord(TenureLease):
+class _LineRecord(_OfServer, TenureLease):
     """The same, of what the client may hand on: it stands on a tenure, or may begin one."""
 
     __slots__ = ("_exclusive", "tenure")
@@ -291,31 +306,6 @@ class _LineRecord(TenureLease):
         made.report = SILENT
         made.home = None
         return made
-
-    @property
-    def places(self) -> tuple[LockKeys, ...]:  # type: ignore[override]  # never set
-        return self._exclusive.places
-
-    def renew(self, ttl_ms: int) -> Protocol[int]:
-        return _first_renewal(self, self._exclusive, ttl_ms)
-
-    def _ask_by(self) -> tuple[Callable[..., Protocol[int]], Callable[[], Protocol[bool]]]:
-        exclusive = self._exclusive
-        turn = LockAcquisition(exclusive.keys, self.token, self.ttl_ms, exclusive.settings, tenure=self.tenure)
-        turn.ttl_ms = self.most_ms  # how long a give-back may have to be tried
-        if self.short_s:
-            turn.short_ms = int((self.deadline - self.held_since) * 1000)
-        self._asks = asks = turn.renew, partial(release_in_line, self.turn, turn)
-        return asks
-
-
-def _first_renewal(record: LeaseRecord, exclusive: OneServer, ttl_ms: int) -> Protocol[int]:
-    if record.overlong or record.extensions or record.short_s or exclusive.sync:
-        return LeaseRecord.renew(record, ttl_ms)
-    settings = exclusive.settings
-    timeout_s = request_timeout_for(ttl_ms, settings)
-    call = mutex.renewal(exclusive.keys, record.token, ttl_ms, RENEWAL, settings, timeout_s)
-    return cast("Protocol[int]", FirstRenewal(record, ttl_ms, call))
 
 
 class OverQuorum(Exclusive):
