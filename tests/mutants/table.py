@@ -1171,8 +1171,8 @@ QUORUM: tuple[Mutant, ...] = tuple(
         (
             "a minority remembers a fencing token",
             REDLOCK,
-            "answer == 1 for answer in answers) >= quorum.need",
-            "answer == 1 for answer in answers) >= 1",
+            "_counted(answers)[0] >= quorum.need\n",
+            "_counted(answers)[0] >= 1\n",
         ),
         (
             "a vote that comes too late is kept",

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
+from functools import partial
 
 from holdfast._core.describe import beginning_of
 from holdfast._core.effects import Command, Now, Random, Reply, Sleep, Spawn
@@ -95,7 +96,7 @@ async def no_scripts(failure: RequestFailed, keys: LockKeys, settings: Settings)
     session = f"may we {keys.lock} {await Random()}"
     try:
         for args in (("WATCH", keys.lock), ("GET", keys.lock), ("TIME",), ("UNWATCH",)):
-            await Command(args, settings.request_timeout_s, key=keys.lock, session=session, fits=_FITS[args[0]])
+            await _in_session(keys, session, settings.request_timeout_s, *args)
     except RequestFailed:
         return False
     return True
@@ -105,6 +106,12 @@ def _lacks(failure: RequestFailed) -> bool:
     """True if the server does not know the command, or this form of it."""
     said = failure.message.lower()
     return (failure.kind == "ERR" and ("unknown command" in said or "syntax error" in said)) or failure.kind == "NOPERM"
+
+
+async def _in_session(
+    keys: LockKeys, session: str, request_timeout_s: float, *args: str | int, fits: Fits | None = None
+) -> Reply:
+    return await Command(args, request_timeout_s, key=keys.lock, session=session, fits=fits or _FITS[args[0]])
 
 
 async def _guarded(
@@ -118,9 +125,7 @@ async def _guarded(
     session = f"plain {token} {await Random()}"
     began = False
 
-    async def ask(*args: str | int, fits: Fits | None = None) -> Reply:
-        return await Command(args, request_timeout_s, key=keys.lock, session=session, fits=fits or _FITS[args[0]])
-
+    ask = partial(_in_session, keys, session, request_timeout_s)
     try:
         for _ in range(5):
             await ask("WATCH", keys.lock)
@@ -138,9 +143,8 @@ async def _guarded(
     except RequestFailed:
         raise  # its connection is closed
     except BaseException:
-        await Spawn(
-            _ended(Command(("DISCARD" if began else "UNWATCH",), request_timeout_s, key=keys.lock, session=session))
-        )
+        ending = ("DISCARD" if began else "UNWATCH",)
+        await Spawn(_ended(Command(ending, request_timeout_s, key=keys.lock, session=session)))
         raise
     raise RequestFailed("WATCH", "the lock's key changes all the time", "", maybe_executed=True, transient=True)
 
@@ -245,11 +249,7 @@ async def _next_fence(keys: LockKeys, token: str, request_timeout_s: float, sett
         last = await Command(("GET", keys.fence), request_timeout_s, key=keys.lock, fits=MAYBE)
         seconds, micros = await Command(("TIME",), request_timeout_s, key=keys.lock, fits=MOMENT)
         fence = max(_fence(keys, last) + 1, int(seconds) * 1_000_000 + int(micros))
-        session = f"plain {token}"
-
-        async def ask(*args: str | int, session: str = session, fits: Fits | None = None) -> Reply:
-            return await Command(args, request_timeout_s, key=keys.lock, session=session, fits=fits or _FITS[args[0]])
-
+        ask = partial(_in_session, keys, f"plain {token}", request_timeout_s)
         await ask("WATCH", keys.lock, keys.fence)
         held, now = await ask("GET", keys.lock), await ask("GET", keys.fence)
         if not _is(held, token) or now != last:

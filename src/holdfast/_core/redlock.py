@@ -113,9 +113,8 @@ class Quorum:
             if run_id:
                 twice = [name for name, other in zip(self.names, self.run_ids, strict=True) if other == run_id]
         if len(twice) > 1:
-            self.wrong = ConfigurationError(
-                "servers", twice, "independent servers; these are one and the same (by their run_id)"
-            )
+            allowed = "independent servers; these are one and the same (by their run_id)"
+            self.wrong = ConfigurationError("servers", twice, allowed)
 
     def complain(self) -> None:
         """Raise what was noted, and look again the next time: it may have been put right."""
@@ -269,30 +268,17 @@ class _Round:
         self.latecomers: set[int] = set()
 
     def granted(self) -> list[int]:
-        latecomers = self.latecomers
-        return [
-            index
-            for index, answer in enumerate(self.answers)
-            if (isinstance(answer, Vote) and answer.kind == Vote.GRANTED) or index in latecomers
-        ]
+        granted = {at for at, vote in enumerate(self.answers) if isinstance(vote, Vote) and vote.kind == Vote.GRANTED}
+        return sorted(granted | self.latecomers)
 
     def _all(self, answers: Sequence[Answer]) -> bool:
         return None not in answers
 
     def _enough(self, answers: Sequence[Answer]) -> bool:
         """True if a majority voted for us, or none will and it is known whether it is taken or too few are there."""
-        granted = taken = troubled = 0
-        for answer in answers:
-            if answer is None:
-                continue
-            if not isinstance(answer, list):
-                troubled += 1
-            elif answer[0] == Vote.GRANTED:
-                granted += 1
-            elif answer[0] == Vote.TAKEN:
-                taken += 1
-            else:
-                troubled += 1
+        votes = [answer[0] if isinstance(answer, list) else None for answer in answers if answer is not None]
+        granted, taken = votes.count(Vote.GRANTED), votes.count(Vote.TAKEN)
+        troubled = len(votes) - granted - taken
         need, others = self.quorum.need, len(answers) - self.quorum.need
         if granted >= need or troubled > others:
             return True
@@ -317,10 +303,8 @@ class _Round:
         vote_keys = (keys.lock, keys.fence, keys.gone)
         args = (self.token, hint_us, self.ttl_ms, settings.fence_ms, delay_ms)
         plain, checking = (*args, ""), (*args, "check")
-        calls = [
-            Call("quorum_acquire", vote_keys, checking if run_id is None else plain, request_timeout_s, index)
-            for index, run_id in enumerate(quorum.run_ids)
-        ]
+        args_of = [checking if run_id is None else plain for run_id in quorum.run_ids]
+        calls = [Call("quorum_acquire", vote_keys, args, request_timeout_s, at) for at, args in enumerate(args_of)]
         unchecked, quorum.unchecked = quorum.unchecked, False
         enough = self._all if unchecked else self._enough
         self.answers = answers = [*map(_voted, await _ask(calls, request_timeout_s, enough, self._late))]
@@ -355,7 +339,7 @@ class _Round:
         calls = [Call("raise_fence", (keys.lock, keys.fence), args, request_timeout_s, node=index) for index in holding]
 
         def enough(answers: Sequence[Answer]) -> bool:
-            return sum(type(answer) is int and answer == 1 for answer in answers) >= quorum.need
+            return _counted(answers)[0] >= quorum.need
 
         return fence if enough(await _ask(calls, request_timeout_s, enough)) else None
 
@@ -383,17 +367,12 @@ async def _release_all(
     request_timeout_s = quorum.request_timeout_s(ttl_ms)
     plain = _release_args(quorum, keys, token, tombstone=False)
     burying = _release_args(quorum, keys, token, tombstone=True) if unsure else plain
-    calls = [
-        Call("release", keys.all, burying if index in unsure else plain, request_timeout_s, index) for index in members
-    ]
+    args_of = {index: burying if index in unsure else plain for index in members}
+    calls = [Call("release", keys.all, args, request_timeout_s, index) for index, args in args_of.items()]
     waited_for = [at for at, index in enumerate(members) if index not in unsure] or list(range(len(members)))
 
     def enough(answers: Sequence[Answer]) -> bool:
-        released = 0
-        for answer in answers:
-            if type(answer) is int and answer > 0:
-                released += 1
-        return released >= quorum.need or None not in [answers[at] for at in waited_for]
+        return _counted(answers)[0] >= quorum.need or None not in [answers[at] for at in waited_for]
 
     heard: set[int] = set()  # after the end, which may still be before it is seen who owes what
 
@@ -423,6 +402,12 @@ async def _release_all(
     for index, answer in zip(members, answers, strict=True):
         by_member[index] = answer
     return by_member
+
+
+def _counted(answers: Sequence[Answer]) -> tuple[int, int]:
+    """How many members have done it, and how many say that it is not held there."""
+    numbers = [answer for answer in answers if type(answer) is int]
+    return sum(number > 0 for number in numbers), numbers.count(0)
 
 
 def _round_token(token: str, number: int) -> str:
@@ -591,21 +576,15 @@ async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, order: 
     """
     need, size = quorum.need, quorum.size
 
-    def count(answers: Sequence[Answer]) -> tuple[int, int]:
-        held = sum(type(answer) is int and answer > 0 for answer in answers)
-        gone = sum(type(answer) is int and answer == 0 for answer in answers)
-        return held, gone
-
     def enough(answers: Sequence[Answer]) -> bool:
-        held, gone = count(answers)
+        held, gone = _counted(answers)
         return held >= need or gone > size - need
 
     request_timeout_s = quorum.request_timeout_s(ttl_ms)
-    calls = [
-        renewal(keys, token, ttl_ms, order, quorum.settings, request_timeout_s, node=index) for index in range(size)
-    ]
+    args = (keys, token, ttl_ms, order, quorum.settings, request_timeout_s)
+    calls = [renewal(*args, node=index) for index in range(size)]
     answers = await _ask(calls, request_timeout_s, enough)
-    held, gone = count(answers)
+    held, gone = _counted(answers)
     if held >= need:
         return max(answer for answer in answers if type(answer) is int)
     if gone > size - need:
@@ -618,8 +597,7 @@ async def release(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, unsur
     owed all the same. `unsure`: members that may grant it still."""
     members = range(quorum.size)
     answers = await _release_all(quorum, keys, token, ttl_ms, members, set(unsure or ()))
-    released = sum(type(answer) is int and answer > 0 for answer in answers)
-    not_ours = sum(type(answer) is int and answer == 0 for answer in answers)
+    released, not_ours = _counted(answers)
     if released >= quorum.need:
         return True
     if not_ours > quorum.size - quorum.need:
