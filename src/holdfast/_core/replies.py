@@ -35,7 +35,6 @@ __all__ = [
     "Vote",
     "executed",
     "expected_of",
-    "is_confirmation",
     "is_granted",
     "nonsense",
     "promises_too_much",
