@@ -23,7 +23,9 @@ __all__ = [
     "InsufficientReplicas",
     "LeaseLost",
     "LeaseReleased",
+    "MakeFailed",
     "NotHeld",
+    "OnceConflict",
     "OptimisticConflict",
     "OutcomeUnknown",
     "QueueFull",
@@ -540,6 +542,31 @@ class OptimisticConflict(HoldfastError):
     def __init__(self, keys: tuple[str, ...], attempts: int) -> None:
         message = f"{', '.join(keys)} changed during each of {attempts} attempts; allow more attempts, or take a lock"
         super().__init__(message, keys=keys, attempts=attempts)
+
+
+class OnceConflict(HoldfastError):
+    """`once` was called with the key of a job that was run for another request: its `fingerprint` differs.
+
+    Fields: `name`. Way out: a key of its own for each request; payment APIs answer 409 or 422 to that.
+    """
+
+    name: str
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"once {name!r} was run for another request: the fingerprint differs", name=name)
+
+
+class MakeFailed(HoldfastError):
+    """The call that was waited for has failed, and its failure is shared (`failure="share"`).
+
+    Fields: `name` of the lock, and `error`, as text: its type and message. Way out: as for the error itself.
+    """
+
+    name: str
+    error: str
+
+    def __init__(self, name: str, error: str) -> None:
+        super().__init__(f"{name!r} could not be made by the one who tried: {error}", name=name, error=error)
 
 
 class StaleFencingToken(HoldfastError):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.errors import AcquireTimeout, AlreadyHeld, ConfigurationError
+from holdfast.errors import AcquireTimeout, AlreadyHeld, ConfigurationError, MakeFailed, OnceConflict
 from testbed.waiting import PATIENCE_S, eventually
 from tests.support.apis import Api, function_for
 
@@ -97,6 +97,72 @@ def test_a_failure_is_raised_and_the_next_one_makes_it(
     assert [each.result(PATIENCE_S) for each in second] == [b"value"] * 3
     assert (failing.calls, working.calls) == (1, 1)
     raw.delete(unique_name)
+
+
+def test_a_failure_is_shared_with_those_who_wait(locks: Any, others: Any, api: Api, raw: Any, unique_name: str) -> None:
+    maker, other = Maker(api), Maker(api)
+    maker.hold_up()
+    maker.error = ValueError("no such\npage")
+    first = api.start(locks.get_or_set, unique_name, maker.function, expire=30, failure="share")
+    assert maker.entered.wait(PATIENCE_S)
+    behind = [
+        api.start(client.get_or_set, unique_name, other.function, expire=30, failure="share")
+        for client in (locks, others, others)
+    ]
+    lock = f"get_or_set:{unique_name}"
+    eventually(lambda: locks.rwlock(lock).status().waiters == 3)
+    maker.go_on.set()
+    with pytest.raises(ValueError):
+        first.result(PATIENCE_S)
+    for each in behind:
+        error = each.exception(PATIENCE_S)
+        assert isinstance(error, MakeFailed)
+        assert (error.name, error.error) == (lock, "ValueError: no such\\npage")
+    assert other.calls == 0
+    # Who comes later tries.
+    assert others.get_or_set(unique_name, other.function, expire=30, failure="share") == b"value"
+
+
+def test_a_failure_of_a_job_is_shared(locks: Any, others: Any, api: Api, unique_name: str) -> None:
+    job, other = Maker(api), Maker(api)
+    job.hold_up()
+    job.error = KeyError("k")
+    first = api.start(locks.once, unique_name, job.function, failure="share")
+    assert job.entered.wait(PATIENCE_S)
+    second = api.start(others.once, unique_name, other.function, failure="share")
+    eventually(lambda: locks.rwlock(f"once:{unique_name}").status().waiters == 1)
+    job.go_on.set()
+    assert isinstance(first.exception(PATIENCE_S), KeyError)
+    assert isinstance(second.exception(PATIENCE_S), MakeFailed)
+    assert locks.once(unique_name, other.function) == (True, b"value")
+
+
+def test_an_old_value_is_given_while_one_makes_a_new_one(
+    locks: Any, others: Any, api: Api, raw: Any, unique_name: str
+) -> None:
+    old, new, never = Maker(api, b"old"), Maker(api, b"new"), Maker(api)
+    assert locks.get_or_set(unique_name, old.function, expire=60, stale=600) == b"old"
+    assert raw.pttl(unique_name) > 600_000
+    assert others.get_or_set(unique_name, never.function, expire=60, stale=600) == b"old"
+    raw.pexpire(unique_name, 600_000)  # its time is over
+    new.hold_up()
+    refreshing = api.start(others.get_or_set, unique_name, new.function, expire=60, stale=600)
+    assert new.entered.wait(PATIENCE_S)
+    for client in (locks, others):
+        # In another thread or task: the one that makes it waits for itself otherwise.
+        assert api.start(client.get_or_set, unique_name, never.function, expire=60, stale=600).result(10) == b"old"
+    new.go_on.set()
+    assert refreshing.result(PATIENCE_S) == b"new"
+    assert locks.get_or_set(unique_name, never.function, expire=60, stale=600) == b"new"
+    assert (never.calls, new.calls) == (0, 1)
+    assert raw.pttl(unique_name) > 600_000
+
+
+def test_a_value_without_a_limit_is_never_stale(locks: Any, api: Api, unique_name: str) -> None:
+    with pytest.raises(ConfigurationError, match="stale"):
+        locks.get_or_set(unique_name, Maker(api).function, expire=None, stale=3)
+    with pytest.raises(ConfigurationError, match="failure"):
+        locks.get_or_set(unique_name, Maker(api).function, expire=3, failure="later")
 
 
 def test_waiting_for_a_value_is_bounded(locks: Any, others: Any, api: Api, raw: Any, unique_name: str) -> None:
@@ -188,6 +254,26 @@ def test_who_comes_while_a_job_runs_waits_for_its_result(locks: Any, others: Any
     assert first.result(PATIENCE_S) == (True, b"done")
     assert second.result(PATIENCE_S) == (False, b"done")
     assert job.calls == 1
+
+
+def test_a_job_is_run_for_one_request(locks: Any, others: Any, api: Api, unique_name: str) -> None:
+    job = Maker(api, b"paid")
+    assert locks.once(unique_name, job.function, fingerprint='{"amount": 3}') == (True, b"paid")
+    assert others.once(unique_name, job.function, fingerprint=b'{"amount": 3}') == (False, b"paid")
+    with pytest.raises(OnceConflict, match=unique_name) as caught:
+        others.once(unique_name, job.function, fingerprint='{"amount": 4}')
+    assert caught.value.name == unique_name and "amount" not in str(caught.value)
+    assert others.once(unique_name, job.function) == (False, b"paid")  # without one, any will do
+    assert job.calls == 1
+
+
+def test_a_job_of_no_request_is_not_that_of_one(locks: Any, api: Api, unique_name: str) -> None:
+    job = Maker(api, None)
+    assert locks.once(unique_name, job.function) == (True, None)
+    with pytest.raises(OnceConflict):
+        locks.once(unique_name, job.function, fingerprint="x")
+    with pytest.raises(ConfigurationError, match="fingerprint"):
+        locks.once(unique_name, job.function, fingerprint=3)
 
 
 def test_a_job_is_given_the_lease_it_runs_under(locks: Any, api: Api, unique_name: str) -> None:

@@ -19,7 +19,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Skipped(Exception):
-    """It is held by another client, and not waited for."""
+    """It is held by another client, with that token, and not waited for."""
+
+    def __init__(self, token: str = "") -> None:
+        super().__init__()
+        self.token = token
 
 
 class Held(Enterable[Any]):
@@ -39,8 +43,10 @@ class Held(Enterable[Any]):
         try:
             # sync: return self._lock._acquire(0.0, None, frame)
             return await self._lock._acquire(0.0, frame)
-        except (AcquireTimeout, AlreadyHeld):
+        except AlreadyHeld:
             raise Skipped from None
+        except AcquireTimeout as error:
+            raise Skipped(error.holder.token if error.holder else "") from None
 
 
 def locked(

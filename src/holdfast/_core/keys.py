@@ -37,7 +37,7 @@ _SPECIAL = re.compile("[:%}]")
 #: Slots of a Cluster.
 SLOTS = 16_384
 #: Names that are the other keys of another name, without a namespace. See `_beside`.
-_PARTS = {"done", "fence", "fenced", "queue", "gone", "order", "broken"}
+_PARTS = {"done", "failed", "fence", "fenced", "queue", "gone", "order", "broken"}
 _PARTS.update(part for kind in KINDS for part in ([kind.part] if kind.part else kind.beside))
 _SIDE_KEY = re.compile(rf"(\{{[^}}]*\}}|.*\}}.*%c?):({'|'.join(sorted(_PARTS))})(:.*)?", re.DOTALL)
 

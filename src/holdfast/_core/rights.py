@@ -121,7 +121,7 @@ def missing(message: str, request: Any) -> str | None:
 
 
 def lacking(message: str, request: Any) -> str | None:
-    """What a script needs that the server does not have, or lets none use; None: it is not known, or no script."""
+    """Return what a script needs that the server does not have, or lets none use; None: it is not known, or no script."""
     if getattr(request, "script", None) is None:
         return None
     if _NO_EVAL.search(message) is not None:

@@ -433,6 +433,8 @@ class Client:
         function: Callable[[Lease], Value | None],
         *,
         retain: Duration = _DAY_S,
+        fingerprint: str | bytes | None = None,
+        failure: Literal["next", "share"] = "next",
         timeout: Duration | None = None,
         **options: Unpack[LeaseOptions],
     ) -> Outcome:
@@ -444,6 +446,8 @@ class Client:
 
         `function` is called with the lease that it runs under; it returns bytes, str, int, float or None, which is kept
         for `retain` seconds as bytes. `timeout`: seconds to wait while another client runs it, then `AcquireTimeout`.
+        `fingerprint`: what the request is (its body, say): the same name with another one raises `OnceConflict`.
+        `failure`: as in `get_or_set`.
 
         Returns an `Outcome`: whether it has run now, and its result. When it raises, nothing is kept, and the next
         call runs it again; so too when its process dies, or its lease is lost: it must tolerate being begun twice,
@@ -453,7 +457,8 @@ class Client:
         with importing:
             from holdfast._sync.once import once
         checked = options_of(options, self._options)
-        return once(self._session, name, function, ttl_ms_of(retain, "retain"), timeout_of(timeout), checked)
+        retain_ms = ttl_ms_of(retain, "retain")
+        return once(self._session, name, function, retain_ms, fingerprint, failure, timeout_of(timeout), checked)
 
     @explains_options
     def get_or_set(
@@ -462,6 +467,8 @@ class Client:
         make: Callable[[], Value],
         *,
         expire: Duration | None,
+        stale: Duration | None = None,
+        failure: Literal["next", "share"] = "next",
         timeout: Duration | None = None,
         **options: Unpack[LeaseOptions],
     ) -> bytes:
@@ -473,15 +480,19 @@ class Client:
         bytes, str, int or float. `expire`: how many seconds the value lives; None: without a limit. `timeout`: seconds
         to wait for the client that makes it, then `AcquireTimeout`. (`ttl`, as everywhere, is that of the lease.)
 
-        Returns the value as bytes. A value that is there costs one GET. When `make` raises, that call raises it, and
-        one of the waiters makes the value instead.
+        `stale`: for this many seconds after `expire` the old value is still there: one call makes a new one, and all
+        others get the old one meanwhile, without waiting. `failure`: when `make` raises, that call raises it; "next":
+        one of the waiters makes the value instead; "share": they get `MakeFailed`.
+
+        Returns the value as bytes. A value that is there costs one GET, and one PTTL with `stale`.
         """
         self._not_over_quorum("get_or_set")
         with importing:
             from holdfast._sync.once import get_or_set
         checked = options_of(options, self._options)
         expire_ms = None if expire is None else ttl_ms_of(expire, "expire")
-        return get_or_set(self._session, key, make, expire_ms, timeout_of(timeout), checked)
+        stale_ms = 0 if stale is None else ttl_ms_of(stale, "stale")
+        return get_or_set(self._session, key, make, expire_ms, stale_ms, failure, timeout_of(timeout), checked)
 
     @overload
     def locked(

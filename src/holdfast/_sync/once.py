@@ -13,14 +13,18 @@ one after the other.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 from holdfast._api.decorated import check_callable
 from holdfast._api.options import Options, check_name, check_value
-from holdfast._api.outcome import Outcome, packed_result, unpacked_result
+from holdfast._api.outcome import Outcome, mark_of, packed_result, unpacked_result
 from holdfast._core import optimistic
+from holdfast._core.effects import Command
 from holdfast._core.keys import lock_keys
+from holdfast._core.replies import COUNT, DONE
+from holdfast._core.waiting import once_more
 from holdfast._runtime.clock import clock
 from holdfast._sync.callbacks import awaited
 from holdfast._sync.decorators import Held, Skipped
@@ -28,37 +32,67 @@ from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.optimistic import fenced_set
 from holdfast._sync.rwlock import ReadLock, WriteLock
+from holdfast.errors import ConfigurationError, HoldfastError, MakeFailed, OnceConflict, shown
 
 __all__ = ["get_or_set", "once"]
 
 #: For how long after its last write the newest fencing token is remembered beside a value, ms.
 _REMEMBER_MS = 86_400_000
+#: How much is told of a failure, bytes, and how long to those who waited for it, ms.
+_SAID_MAX, _TOLD_MS = 400, 60_000
 
 
 class _Value:
-    """One value: where it lies, who may make it, and how long it is kept."""
+    """One value: where it lies, who may make it, how long it is kept, and in which last part of that it is stale.
 
-    def __init__(self, session: Session, name: str, key: str, options: Options, ttl_ms: int | None) -> None:
+    `shares`: a failure of the maker is told to those who wait for it.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        name: str,
+        key: str,
+        options: Options,
+        ttl_ms: int | None,
+        stale_ms: int = 0,
+        shares: bool = False,
+    ) -> None:
         self._session = session
         self._name = name
         self._key = key
         self._options = options
         self._ttl_ms = ttl_ms
+        self._stale_ms = stale_ms
+        self._shares = shares
+        self._failed_key = f"{lock_keys(session.namespace, name).base}:failed"
 
     def found(self) -> bytes | None:
         return self._session.run(optimistic.get(self._key, self._session.settings.request_timeout_s))
 
+    def is_stale(self) -> bool:
+        """True if it is to be made again, though it is there."""
+        if not self._stale_ms:
+            return False
+        left = Command(("PTTL", self._key), self._session.settings.request_timeout_s, self._key, fits=COUNT)
+        left_ms: int = self._session.run(once_more(left))
+        return 0 <= left_ms <= self._stale_ms
+
     def made(self, make: Callable[[Lease], bytes], timeout_s: float | None) -> tuple[bool, bytes]:
         """Return whether this call made the value, and the value."""
-        if (value := self.found()) is not None:
+        if (value := self.found()) is not None and not self.is_stale():
             return False, value
         until = None if timeout_s is None else clock() + timeout_s
         try:
             return self._make(make, True, None)
-        except Skipped:
-            pass  # it is being made
+        except Skipped as skipped:
+            if value is not None:
+                return False, value  # another one makes a new one
+            maker = skipped.token
         with Held(ReadLock(self._session, self._name, self._options), False, _left_s(until)):
             value = self.found()
+        if value is None and self._shares:
+            self._fail_with(maker)
         return (False, value) if value is not None else self._make(make, False, _left_s(until))
 
     def _make(
@@ -68,28 +102,65 @@ class _Value:
         timeout_s: float | None,
     ) -> tuple[bool, bytes]:
         with Held(WriteLock(self._session, self._name, self._options), only_if_free, timeout_s) as lease:
-            if (value := self.found()) is not None:
+            if (value := self.found()) is not None and not self.is_stale():
                 return False, value
-            value = make(lease)
+            try:
+                value = make(lease)
+            except Exception as error:
+                if self._shares:
+                    self._tell(lease.token, error)
+                raise
             fenced_set(self._session, self._key, value, lease.fencing_token, self._ttl_ms, _REMEMBER_MS)
             return True, value
+
+    def _tell(self, token: str, error: Exception) -> None:
+        """Leave word of a failure, before those who wait are let in."""
+        said = f"{token} {type(error).__name__}: {error}".encode("utf-8", "replace")[:_SAID_MAX]
+        timeout_s = self._session.settings.request_timeout_s
+        command = Command(("SET", self._failed_key, said, "PX", _TOLD_MS), timeout_s, self._failed_key, fits=DONE)
+        with contextlib.suppress(HoldfastError):  # the next one tries then
+            self._session.run(once_more(command))
+
+    def _fail_with(self, token: str) -> None:
+        """Raise what the maker with that token has failed with, if it has."""
+        said = self._session.run(optimistic.get(self._failed_key, self._session.settings.request_timeout_s))
+        by, _, error = (said or b"").decode("utf-8", "replace").partition(" ")
+        if token and by == token:
+            raise MakeFailed(self._name, shown(error, _SAID_MAX))
 
 
 def _left_s(until: float | None) -> float | None:
     return None if until is None else max(0.0, until - clock())
 
 
+def _shares(failure: object) -> bool:
+    if failure not in ("next", "share"):
+        raise ConfigurationError("failure", failure, '"next" (the next one tries) or "share" (all who wait get it)')
+    return failure == "share"
+
+
 def get_or_set(
-    session: Session, key: str, make: Callable[[], Any], ttl_ms: int | None, timeout_s: float | None, options: Options
+    session: Session,
+    key: str,
+    make: Callable[[], Any],
+    ttl_ms: int | None,
+    stale_ms: int,
+    failure: str,
+    timeout_s: float | None,
+    options: Options,
 ) -> bytes:
     """See `Client.get_or_set`."""
     check_callable("make", make)
+    if stale_ms and ttl_ms is None:
+        raise ConfigurationError("stale", stale_ms / 1000, "None for a value that lives without a limit")
+    lives_ms = None if ttl_ms is None else ttl_ms + stale_ms
 
     def made(_: Lease) -> bytes:
         return check_value("value", awaited("make", make, make()))
 
     lock = f"get_or_set:{check_name(key, 'key')}"
-    return _Value(session, lock, key, options, ttl_ms).made(made, timeout_s)[1]
+    value = _Value(session, lock, key, options, lives_ms, stale_ms, _shares(failure))
+    return value.made(made, timeout_s)[1]
 
 
 def once(
@@ -97,16 +168,22 @@ def once(
     name: str,
     function: Callable[[Lease], Any],
     retain_ms: int,
+    fingerprint: str | bytes | None,
+    failure: str,
     timeout_s: float | None,
     options: Options,
 ) -> Outcome:
     """See `Client.once`."""
     check_callable("function", function)
+    mark = mark_of(fingerprint)
 
     def run(lease: Lease) -> bytes:
-        return packed_result(awaited("function", function, function(lease)))
+        return packed_result(awaited("function", function, function(lease)), mark)
 
     own = f"once:{check_name(name)}"
     key = f"{lock_keys(session.namespace, own).base}:done"
-    new, value = _Value(session, own, key, options, retain_ms).made(run, timeout_s)
-    return Outcome(new, unpacked_result(value))
+    new, value = _Value(session, own, key, options, retain_ms, 0, _shares(failure)).made(run, timeout_s)
+    result, made_for = unpacked_result(value)
+    if mark and made_for != mark:
+        raise OnceConflict(name)
+    return Outcome(new, result)
