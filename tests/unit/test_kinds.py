@@ -9,9 +9,10 @@ from typing import Any, get_args
 import pytest
 
 from holdfast._api.overview import Kind as Listed
+from holdfast._core.abandon import abandon
 from holdfast._core.barrier import BarrierAcquisition
 from holdfast._core.condition import ConditionAcquisition
-from holdfast._core.effects import Call, Effect, Now, Spawn
+from holdfast._core.effects import Call, Effect, Listen, Now, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.gate import GateAcquisition
 from holdfast._core.keys import lock_keys
@@ -55,6 +56,19 @@ def test_every_script_is_of_a_kind_or_of_none() -> None:
     assert not {*KIND_OF_SCRIPT} & OF_NO_KIND
     for kind in KINDS:
         assert {kind.ask, kind.undo, kind.extend or kind.ask} <= {*kind.scripts}, kind.name
+
+
+@pytest.mark.parametrize("turn", TURNS)
+def test_trouble_with_the_inbox_is_about_what_is_asked_for(turn: Acquisition) -> None:
+    protocol = wait_for(turn, 10.0, listening=True)
+    effect: Effect[Any] = protocol.send(None)
+    while not isinstance(effect, Listen):
+        effect = protocol.send(1000.0)
+    failure = RequestFailed("broken", "the connection was closed", "server", maybe_executed=False, transient=True)
+    failure.about(effect)
+    abandon(protocol)
+    kind = "condition of lock" if turn.kind.name == "condition" else turn.kind.name
+    assert getattr(failure.public(), "about", None) == f"{kind} 'a'"
 
 
 def test_what_is_public_names_the_kinds_of_leases() -> None:

@@ -170,13 +170,17 @@ class Listen(Effect[None]):
     between Listen and AwaitWake is kept. Listening twice is listening once, and looks after a broken inbox.
     """
 
-    __slots__ = ("key", "node", "request_timeout_s", "token")
+    __slots__ = ("key", "node", "request_timeout_s", "script", "token")
 
-    def __init__(self, token: str, key: str, request_timeout_s: float, node: int | None = None) -> None:
+    def __init__(
+        self, token: str, key: str, request_timeout_s: float, node: int | None = None, script: str | None = None
+    ) -> None:
         self.token = token
         self.key = key
         self.request_timeout_s = request_timeout_s
         self.node = node
+        #: What is asked for then, for messages.
+        self.script = script
 
 
 class Unlisten(Effect[None]):

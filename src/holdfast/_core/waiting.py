@@ -427,7 +427,8 @@ class _Waiting:
         acquisition, sync = self.acquisition, self.acquisition.sync
         if self.queueing and not self.listening:
             self.registered = self.listening = True
-            await Listen(acquisition.token, acquisition.key, self.request_timeout_s)
+            script = acquisition.kind.ask
+            await Listen(acquisition.token, acquisition.key, self.request_timeout_s, script=script)
             self.now = await Now()
         if acquisition.look_every_s is not None:
             await acquisition.meanwhile()
