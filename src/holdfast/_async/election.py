@@ -101,13 +101,15 @@ class Election(Enterable[Lease]):
     ) -> Lease:
         """Wait to be elected, `timeout` seconds at most; returns the lease. `on_wait` and errors as `Lock.acquire`."""
         lock = self._lock if on_wait is None else self._lock._telling(on_wait)
-        # sync: lease = lock._acquire(timeout_of(timeout), cancel, sys._getframe(1))
-        lease = await lock._acquire(timeout_of(timeout), sys._getframe(1))
+        lease: Lease | None = None
         try:
+            # sync: lease = lock._acquire(timeout_of(timeout), cancel, sys._getframe(1))
+            lease = await lock._acquire(timeout_of(timeout), sys._getframe(1))
             self._leads.won(self._session.me(), lease)
             return lease
         except BaseException:
-            self._not_left(lease)
+            if lease is not None:
+                self._not_left(lease)
             raise
 
     async def resign(self) -> None:

@@ -92,12 +92,14 @@ class Election(Enterable[Lease]):
     ) -> Lease:
         """Wait to be elected, `timeout` seconds at most; returns the lease. `on_wait` and errors as `Lock.acquire`."""
         lock = self._lock if on_wait is None else self._lock._telling(on_wait)
-        lease = lock._acquire(timeout_of(timeout), cancel, sys._getframe(1))
+        lease: Lease | None = None
         try:
+            lease = lock._acquire(timeout_of(timeout), cancel, sys._getframe(1))
             self._leads.won(self._session.me(), lease)
             return lease
         except BaseException:
-            self._not_left(lease)
+            if lease is not None:
+                self._not_left(lease)
             raise
 
     def resign(self) -> None:
