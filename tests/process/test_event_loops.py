@@ -176,6 +176,30 @@ def test_a_loss_is_told_in_the_loop_that_holds(valkey_server: embedded.Server, u
     asyncio.run(locks.close())
 
 
+def test_a_loss_is_told_before_who_waits_for_it_goes_on(
+    valkey_server: embedded.Server, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may end the event loop, in which the callback would never be called."""
+    locks = holdfast.asyncio.connect(valkey_server.url)
+    told: list[LeaseLost] = []
+
+    async def hold() -> None:
+        lease = await locks.lock(unique_name, ttl=0.2, renew=False).acquire()
+        lease.on_lost(told.append)
+        tell = lease._home.tell
+
+        def slowly(*args: Any) -> None:
+            time.sleep(0.2)
+            tell(*args)
+
+        monkeypatch.setattr(lease._home, "tell", slowly)
+        assert await lease.lost.wait(PATIENCE_S)
+
+    asyncio.run(hold())
+    assert len(told) == 1
+    asyncio.run(locks.close())
+
+
 def test_what_a_loop_held_that_was_closed_without_a_word_is_released(
     valkey_server: embedded.Server, unique_name: str
 ) -> None:

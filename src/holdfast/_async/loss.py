@@ -32,7 +32,7 @@ class Loss:
 
     def is_set(self) -> bool:
         """True if the lease is known to be lost."""
-        return self._flag.is_set()
+        return self.reason is not None
 
     async def wait(self, timeout: Duration | None = None) -> bool:
         """Wait for the loss, `timeout` seconds at most; returns whether it came."""
@@ -44,13 +44,13 @@ class Loss:
             self.reason = reason
         if reason == "forked":
             self._callbacks.clear()  # the parent's: in the parent the lease goes on
-        self._flag.set()
         self._call_those_left(self.reason)
+        self._flag.set()  # last: who waits for it may end the event loop, in which callbacks are called
 
     def _add(self, callback: Callable[[Any], object]) -> None:
         self._callbacks.append(callback)
-        if self._flag.is_set():
-            self._call_those_left(self.reason or "expired")
+        if self.reason is not None:
+            self._call_those_left(self.reason)
         else:
             self._home.prepare()
 
