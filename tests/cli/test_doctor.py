@@ -264,6 +264,7 @@ def test_sentinels_that_complain() -> None:
 def test_it_says_how_waiters_come_to_know(tells: bool | None, how: str) -> None:
     (said,) = _here(Survey("h:1", "single", [facts(tells=tells)], handoff_ms=1.0))
     assert f"waiters {how} in order of arrival" in said
+    assert "waiters are told" in _here(Survey("h:1", "cluster", [facts(tells=tells)], handoff_ms=1.0))[0]
 
 
 @pytest.mark.parametrize(

@@ -397,7 +397,7 @@ def _here(found: Survey) -> list[str]:
         how = "Here: locks and elections, by votes of a majority; waiters ask again and again"
     elif found.trial_warning is not None:
         how = "Here: locks and elections, by plain commands; waiters ask again and again, in no order"
-    elif all(facts.tells for facts in found.servers):
+    elif found.kind == "cluster" or all(facts.tells for facts in found.servers):  # there, by sharded channels
         how = "Here: all primitives, by scripts; waiters are told in order of arrival, by messages"
     else:
         how = "Here: all primitives, by scripts; waiters ask in order of arrival, since no message reaches them"
