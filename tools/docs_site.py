@@ -56,6 +56,10 @@ KEYWORDS: dict[str, tuple[str, str]] = {
     "concepts.md": ("ttl, guarantees, exactly once", "锁过期, 过期时间, ttl"),
     "fencing.md": ("fencing", "防护令牌, 栅栏令牌, 隔离令牌"),
     "topologies.md": ("redlock, sentinel, cluster, failover, quorum", "红锁, 哨兵, 集群, 主从切换"),
+    "servers.md": (
+        "elasticache, memorydb, azure, memorystore, upstash, dragonfly, garnet, kvrocks, keydb, redict",
+        "云服务, 托管, 阿里云, 兼容",
+    ),
     "operations.md": ("prometheus, metrics, monitoring, acl", "监控, 指标, 告警, prometheus"),
     "benchmarks.md": ("benchmark, performance, latency", "基准测试, 性能, 延迟"),
     "primitives/lock.md": ("mutex, reentrant, renew, watchdog", "互斥锁, 可重入锁, 看门狗, 续期, 续约, 公平锁, 惊群"),
