@@ -38,7 +38,7 @@ class Layout:
 
 @dataclass
 class Outcome:
-    """What came of it; `lock_load` is that of one lock: what it is asked for, as a part of what it can do."""
+    """What came of it. Loads are parts of what a core or a lock can do; without handoffs where it is overloaded."""
 
     core_load: float
     lock_load: float
@@ -72,7 +72,7 @@ def _play(layout: Layout, costs: Costs, turns: int, chance: random.Random, found
     held: dict[int, deque[float]] = {}  # by name: when each of those that wait came
     # What reaches a core, in order of time: (when, what, name, when its client came).
     coming: list[tuple[float, str, int, float]] = []
-    next_at, left = 0.0, turns
+    next_at, left, busy_us = 0.0, turns, 0.0
     while left or coming:
         if left and (not coming or next_at + one_way_us < coming[0][0]):
             heapq.heappush(coming, (next_at + one_way_us, "acquire", chance.randrange(layout.names), next_at))
@@ -82,6 +82,7 @@ def _play(layout: Layout, costs: Costs, turns: int, chance: random.Random, found
         core = name % layout.cores
         waiting = held.get(name)
         cost_us = costs.acquire_us if what == "acquire" else costs.handoff_us if waiting else costs.release_us
+        busy_us += cost_us
         done_at = core_is_free_at[core] = max(at, core_is_free_at[core]) + cost_us
         if what == "acquire" and waiting is not None:
             waiting.append(came_at)
@@ -96,3 +97,4 @@ def _play(layout: Layout, costs: Costs, turns: int, chance: random.Random, found
         granted_at = done_at + one_way_us
         found.waits_ms.append((granted_at - came_at) / 1000)
         heapq.heappush(coming, (granted_at + layout.hold_ms * 1000 + one_way_us, "release", name, 0.0))
+    found.core_load = busy_us / layout.cores / next_at

@@ -51,7 +51,7 @@ def test_waits_grow_with_the_load_of_a_lock_and_of_a_core() -> None:
     assert waits == sorted(waits, reverse=True) and waits[0] > 2 * waits[2]
     orders = Layout("orders", 60_000, 5, 1_000_000)
     one, four = simulate(orders, COSTS, turns=20_000), simulate(replace(orders, cores=4), COSTS, turns=20_000)
-    assert one.core_load == pytest.approx(0.9) and four.core_load == pytest.approx(0.225)
+    assert one.core_load == pytest.approx(0.9, rel=0.05) and four.core_load == pytest.approx(0.225, rel=0.05)
     assert one.wait_ms(0.99) > four.wait_ms(0.99) > 0.51
 
 
