@@ -275,14 +275,14 @@ class _SentinelServer(embedded.Server):
 
 
 class Cluster(Topology):
-    """`masters`, and as many replicas or none; `kind`: of another server than Valkey."""
+    """`masters`, and as many replicas or none; `kinds`: the servers of the nodes, in turn."""
 
     def __init__(
         self,
         replicas: bool = True,
         node_timeout_ms: int = NODE_TIMEOUT_MS,
         masters: int = 3,
-        kind: servers.Kind = "valkey",
+        kinds: Sequence[servers.Kind] = ("valkey",),
     ) -> None:
         super().__init__()
         self._masters = masters
@@ -294,8 +294,8 @@ class Cluster(Topology):
                 "repl-diskless-sync-delay": "0",
                 "cluster-allow-replica-migration": "no",
             }
-            for _ in range(2 * masters if replicas else masters):
-                self.start(kind, config=config)
+            for number in range(2 * masters if replicas else masters):
+                self.start(kinds[number % len(kinds)], config=config)
             self.clients = [self.keep(plain(server)) for server in self.servers]
             self.ids = [client.execute_command("CLUSTER MYID") for client in self.clients]
             self._form()

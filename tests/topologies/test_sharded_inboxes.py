@@ -158,6 +158,39 @@ def test_a_waiter_follows_its_slot_at_once(
     waiting.result().release()
 
 
+@pytest.mark.parametrize("kind_of_all", ["redis62", "redis70"])
+def test_older_servers_have_handoffs(
+    kind_of_all: Any, api: Api, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis 6.2 has no sharded channels: all nodes are told."""
+    monkeypatch.setattr("holdfast._api.endpoints._FAILOVER_RECHECK_S", NEVER_MS / 1000)
+    with Cluster(replicas=False, kinds=[kind_of_all]) as own:
+        one, other = (api.connect(own.url, ttl=TTL_S, _settings=PATIENT) for _ in range(2))
+        hand_on(api, one, other, unique_name, 10)
+        if kind_of_all == "redis62":
+            eventually(lambda: own.messages() >= 20, "2 other nodes, 10 times")
+        else:
+            assert own.messages() == 0
+
+
+def test_a_cluster_that_is_upgraded(api: Api, unique_name: str) -> None:
+    """One node is of Redis 6.2: who waits there listens in the old way, and in the new one when the slot has moved."""
+    with Cluster(replicas=False, kinds=["redis62", "redis70", "redis70"]) as own:
+        name = next(each for number in range(1000) if own.owner_of(key(each := f"{unique_name}-{number}")) == 0)
+        one, other = api.connect(own.url, ttl=TTL_S), api.connect(own.url, ttl=TTL_S)
+        hand_on(api, one, other, name, 2)
+        lease = one.lock(name).acquire()
+        waiting = api.start(other.lock(name).acquire)
+        eventually(lambda: one.lock(name).waiters() == 1)
+        move_slot(own, key(name), 0, 1, lambda: None)
+        eventually(lambda: waiter_listens(own.clients[1], name), "it looks, and listens where the slot is")
+        lease.release()
+        waiting.result().release()
+        before = own.messages()
+        hand_on(api, one, other, name, 10)
+        assert own.messages() == before
+
+
 def waiter_listens(client: Any, name: str) -> bool:
     (token,) = client.zrange(f"{key(name)}:queue", 0, -1)
     channel = f"holdfast:inbox:{{{name}}}{token.partition(':')[0]}"
