@@ -179,7 +179,7 @@ def test_a_loss_is_told_in_the_loop_that_holds(valkey_server: embedded.Server, u
 def test_a_loss_is_told_before_who_waits_for_it_goes_on(
     valkey_server: embedded.Server, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They may end the event loop, in which the callback would never be called."""
+    """A task that waits may end the event loop, in which the callback would never be called."""
     locks = holdfast.asyncio.connect(valkey_server.url)
     told: list[LeaseLost] = []
 

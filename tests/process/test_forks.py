@@ -45,7 +45,7 @@ def _inherited(before: dict[int, str]) -> list[str]:
 
 
 def test_a_child_forked_in_the_middle_of_a_protocol_holds_nothing(valkey_server: embedded.Server) -> None:
-    """The engine's thread is not in the child, where that protocol runs for ever."""
+    """The engine's thread is not in the child, where that protocol never ends."""
     name, inside, goes_on = unique("fork"), threading.Event(), threading.Event()
     with holdfast.connect(valkey_server.url) as locks, holdfast.connect(valkey_server.url) as others:
         leases = [locks.lock(name).acquire(), others.lock(f"{name}-other").acquire()]
