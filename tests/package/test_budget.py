@@ -17,8 +17,8 @@ from tools.rooms import LAB, TOP, lines_by_room
 PACKAGE = Path(holdfast.__file__).parent
 MOST_LINES = {
     "_core": 9_480,
-    "_async": 4_000,
-    "_engine": 3_650,
+    "_async": 4_070,
+    "_engine": 3_740,
     "_front": 1_650,
     "_runtime": 790,
     "_reports": 650,
@@ -37,7 +37,7 @@ SLACK = 500
 #: A file that is longer has to be cut, or has its reason here.
 FILE_MOST_LINES = 600
 FILES = {
-    "_async/client.py": (690, "a method for each thing that a client makes"),
+    "_async/client.py": (700, "a method for each thing that a client makes"),
     "_core/redlock.py": (700, "votes, rounds and what is owed after them read the same state"),
     "_core/waiting.py": (650, "one loop, and the requests that it is made of"),
     "_engine/link.py": (740, "writing, reading and the end of a connection share what is under way on it"),
