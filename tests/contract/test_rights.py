@@ -521,9 +521,12 @@ def without_each(place: Place, tries: list[tuple[str, str]]) -> list[str]:
 #: For each right, a life that cannot do without.
 FELT = {
     **dict.fromkeys(("getrange", "scan", "time", "zcard", "zcount", "zrange", "zrangebyscore"), "list, top"),
-    **dict.fromkeys(("del", "exists", "get", "pexpire", "pttl", "subscribe", "zadd", "zpopmin", "zrank"), "multilock"),
+    **dict.fromkeys(
+        ("del", "exists", "get", "pexpire", "pttl", "pubsub|numsub", "subscribe", "zadd", "zpopmin", "zrank"),
+        "multilock",
+    ),
     **dict.fromkeys(("zrem", "zremrangebyscore"), "rwlock"),
-    **dict.fromkeys(("publish", "pubsub|numsub", "zscore"), "break, ask"),
+    **dict.fromkeys(("publish", "zscore"), "break, ask"),
     **dict.fromkeys(("exec", "multi", "watch"), "optimistic"),
     **dict.fromkeys(("hmget", "hset"), "barrier"),
     "set": "fencing",

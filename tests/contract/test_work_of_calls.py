@@ -44,7 +44,9 @@ KNOWN = {
 
 
 #: Scripts that do the same few things whatever there is: no loop, and no command that goes over many.
-FEW = frozenset({"counts", "fenced_set", "inspect", "quorum_acquire", "raise_fence", "renew", "set_if", "tell"})
+FEW = frozenset(
+    {"counts", "fenced_set", "hears", "inspect", "quorum_acquire", "raise_fence", "renew", "set_if", "tell"}
+)
 
 
 @pytest.fixture(scope="module")

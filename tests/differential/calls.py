@@ -198,6 +198,11 @@ def _counts(world: World) -> Drawn:
     return [f"{world.base()}:fence:count" for _ in range(2)], (60_000,)
 
 
+def _hears(world: World) -> Drawn:
+    """A client that listens, or one that does not."""
+    return [], (world.token().partition(":")[0], world.inboxes)
+
+
 def _tell(world: World) -> Drawn:
     """To any holder of any kind; some of the notes stay."""
     base, many = world.base(), world.rng.choice(("holders", "readers"))
@@ -368,6 +373,7 @@ GENERATORS: dict[str, Callable[[World], Drawn]] = {
     "fenced_set": _fenced_set,
     "gate_move": _gate_move,
     "gate_wait": _gate_wait,
+    "hears": _hears,
     "inspect": _inspect,
     "counts": _counts,
     "overview": _overview,

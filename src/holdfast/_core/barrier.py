@@ -59,7 +59,7 @@ class BarrierAcquisition(Acquisition):
     def _call(self, what: str, arrival: int, request_timeout_s: float) -> Call:
         settings, keys = self.settings, (self.keys.lock, *self.all_keys[-2:], self.keys.gone)
         asked = (self.token, what, arrival, self.parties, self.retain_ms)
-        args = (*asked, self.keys.inboxes, settings.signal_recheck_ms, settings.tombstone_ms)
+        args = (*asked, self.inboxes, settings.signal_recheck_ms, settings.tombstone_ms)
         return Call("barrier_wait", keys, args, request_timeout_s)
 
     def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:

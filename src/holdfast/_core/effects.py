@@ -163,10 +163,11 @@ class Wake:
         return f"Wake({self.kind!r}, {self.fence}, {self.claim_ms})"
 
 
-class Listen(Effect[None]):
+class Listen(Effect["bool | None"]):
     """Register `token` for wake-ups and make sure that the inbox at the node of `key` is subscribed.
 
-    Raises `RequestFailed` when the subscription was not confirmed within `request_timeout_s`. A wake-up that comes
+    True where the server lets no script send messages, or has no subscriptions: then none will come. Raises
+    `RequestFailed` when the subscription was not confirmed within `request_timeout_s`. A wake-up that comes
     between Listen and AwaitWake is kept. Listening twice is listening once, and looks after a broken inbox.
     """
 

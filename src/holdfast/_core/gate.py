@@ -60,7 +60,7 @@ class GateAcquisition(Acquisition):
     def _call(self, what: str, request_timeout_s: float, came: int = 0) -> Call:
         keys, settings = self.keys, self.settings
         asked = (self.token, what, self.retain_ms, self.declared)
-        args = (*asked, settings.signal_recheck_ms, settings.tombstone_ms, keys.inboxes, came)
+        args = (*asked, settings.signal_recheck_ms, settings.tombstone_ms, self.inboxes, came)
         return Call("gate_wait", (keys.lock, keys.queue, keys.gone), args, request_timeout_s)
 
     def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:

@@ -61,6 +61,7 @@ _TO_1, _TOLD = number(0, 1), number(0, 2)
 #: By the name of the script: of the kinds, and of what is beside them.
 FITS: dict[str, Fits] = {script: fits for kind in KINDS for script, fits in kind.scripts.items()} | {
     "quorum_acquire": forms((1, I, I, B), (0, I, B), (-1,), (-2, I), (-3, B)),
+    "hears": _TOLD,
     "raise_fence": _TO_1,
     "set_if": _TO_1,
     "tell": _TOLD,

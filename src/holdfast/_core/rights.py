@@ -31,14 +31,14 @@ _SIGNALS = ", ".join(kind.name for kind in KINDS if kind.says)
 
 #: The scripts of each primitive, and what it sends beside them: who holds something says who it is.
 PRIMITIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    _SIGNALS if kind.says else kind.name: (tuple(kind.scripts), _DESCRIPTION + _INBOX if kind.extend else _INBOX)
+    _SIGNALS if kind.says else kind.name: ((*kind.scripts, "hears"), _DESCRIPTION + _INBOX if kind.extend else _INBOX)
     for kind in KINDS
 } | {
     "optimistic": ((), ("watch", "unwatch", "multi", "exec", "discard", "get", "set", "del")),
     "compare_and_set": (("set_if",), ("set", "get")),
     "fencing": (("fenced_set",), ()),
     "once, get_or_set": (
-        ("rw_acquire", "rw_release", "rw_renew", "inspect", "fenced_set"),
+        ("rw_acquire", "rw_release", "rw_renew", "inspect", "fenced_set", "hears"),
         (*_DESCRIPTION, *_INBOX, "get"),
     ),
     "quorum": (
@@ -121,7 +121,7 @@ def missing(message: str, request: Any) -> str | None:
 
 
 def lacking(message: str, request: Any) -> str | None:
-    """Return what a script needs that the server does not have, or lets none use; None: it is not known, or no script."""
+    """Name what a script needs that the server lacks, or lets none use; None: it is not known, or no script."""
     if getattr(request, "script", None) is None:
         return None
     if _NO_EVAL.search(message) is not None:

@@ -139,8 +139,8 @@ class Acquisition:
     """
 
     __slots__ = (
-        *("all_keys", "check", "claim_ms", "key", "keys", "most_waiting", "renews", "settings", "short_ms", "stray"),
-        *("sync", "token", "ttl_ms"),
+        *("all_keys", "check", "claim_ms", "inboxes", "key", "keys", "most_waiting", "renews", "settings", "short_ms"),
+        *("stray", "sync", "token", "ttl_ms"),
     )
 
     kind: Kind
@@ -172,6 +172,7 @@ class Acquisition:
         self.keys = keys
         self.all_keys = keys.more(*beside) if beside else keys.all
         self.key = keys.lock
+        self.inboxes = keys.inboxes
         self.token = token
         self.ttl_ms = ttl_ms
         self.settings = settings
@@ -206,7 +207,7 @@ class Acquisition:
         what: str | int = self.asks_to or ("wait" if queueing else "try")
         if queueing and self.most_waiting is not None:
             what = self.most_waiting
-        args = (self.token, self.ttl_ms, what, arrival, settings.fence_ms, self.claim_ms, self.keys.inboxes)
+        args = (self.token, self.ttl_ms, what, arrival, settings.fence_ms, self.claim_ms, self.inboxes)
         return Call(self.kind.ask, self.all_keys, (*args, *self.ask_more), request_timeout_s, sync=self.tail())
 
     def waited_us(self, now: float) -> int:
@@ -428,7 +429,8 @@ class _Waiting:
         if self.queueing and not self.listening:
             self.registered = self.listening = True
             script = acquisition.kind.ask
-            await Listen(acquisition.token, acquisition.key, self.request_timeout_s, script=script)
+            untold = await Listen(acquisition.token, acquisition.key, self.request_timeout_s, script=script)
+            acquisition.inboxes = f"?{acquisition.keys.inboxes}" if untold else acquisition.keys.inboxes
             self.now = await Now()
         if acquisition.look_every_s is not None:
             await acquisition.meanwhile()

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import Any
 
 from holdfast._core.agent.agent import Agent
 from holdfast._core.agent.closing import LEAVE_S
 from holdfast._core.agent.runner import SUSPENDED, Task
-from holdfast._core.effects import AwaitWake, Call, Command, Protocol, Tell
+from holdfast._core.effects import AwaitWake, Call, Command, Listen, Protocol, Tell
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import sharded_inbox
 from holdfast._core.record import LeaseRecord
@@ -35,6 +35,8 @@ from holdfast._runtime.teller import report
 
 __all__ = ["Client", "Prepared"]
 
+#: What `hears` says.
+_TOLD, _COUNTED = 2, 1
 _ASKING = pack_command(("ASKING",))
 
 
@@ -47,6 +49,10 @@ class Prepared(Call):
         call = request.call
         super().__init__(call.script, call.keys, call.args, request.request_timeout_s, call.node, call.sync)
         self.packed = Ask(request, token, 0.0).packed
+
+
+def _broken(server: Server) -> RequestFailed:
+    return RequestFailed("broken", "no message comes from there", server.name, maybe_executed=False, transient=True)
 
 
 def _without_first(answer: Answer) -> Answer:
@@ -86,6 +92,10 @@ class Client(Agent):
         self._perform[Tell] = self._tell
         self._route = getattr(topology, "route", None)
         self._is_sharded = is_sharded(client_id)
+        #: Whether scripts can tell us something, by server, where that is known; and how often an inbox has ended.
+        self._tells: dict[Server, bool] = {}
+        self._breaks = 0
+        self.missing_inbox = self._missing
         if self._route is not None:
             topology.on_moved = self._moved  # type: ignore[attr-defined]
         #: Where sessions are, which stay on one connection.
@@ -204,12 +214,46 @@ class Client(Agent):
             otherwise(None, failure)
 
         def otherwise(_reply: Any, failure: RequestFailed | None) -> None:
-            if failure is not None:
+            if failure is None and server not in self._tells:
+                self._check(server, channel, patience_s, answer)
+                return
+            if failure is not None and failure.lacks_command:
+                self._tells[server] = False
+                failure = _broken(server)
+            elif failure is not None:
                 self.topology.troubled(server, failure)
             answer(failure)
 
         command = "SUBSCRIBE" if channel is None else "SSUBSCRIBE"
         server.subscribe(command, channel or self.channel, patience_s, answered)
+
+    def _check(self, server: Server, channel: str | None, patience_s: float, answer: Callable[..., None]) -> None:
+        """Have a script tell us something: some servers let none do that, and some do not know who subscribes."""
+        keys, args, breaks = (channel, channel) if channel else (), (self.client_id, self._inboxes), self._breaks
+        call = Call("hears", keys, args, patience_s)
+
+        def answered(reply: Any, failure: RequestFailed | None) -> None:
+            if failure is not None:
+                failure.request = call
+                failure.way_out, failure.request = failure.denied(), None
+            elif reply == _TOLD or breaks == self._breaks:
+                self._tells[server] = reply == _TOLD
+            if reply == _COUNTED:
+                server.reconnect()  # without a subscription that scripts would count
+            answer(failure if failure is not None or reply == _TOLD else _broken(server))
+
+        server.send(pack_script(SCRIPTS["hears"], keys, args), patience_s, FITS["hears"], SCRIPTS["hears"], answered)
+
+    def _listen(self, task: Task, effect: Listen) -> Any:
+        """As an agent; True where no message can come."""
+        if self._tells.get(self.topology.node_for(effect.key, effect.node), True):
+            return super()._listen(task, effect)
+        self._raise_if_closed(task)
+        return True
+
+    def _missing(self, key: str) -> Hashable | None:
+        """The same of an inbox for holders: None where it would be of no use."""
+        return self.inboxes.missing(key) if self._tells.get(self.topology.node_for(key, None), True) else None
 
     def unsubscribe(self, place: Any) -> None:
         if type(place) is tuple:
@@ -222,6 +266,7 @@ class Client(Agent):
             self.heard(message)
 
     def _deaf(self, server: Server) -> None:
+        self._breaks += 1
         server.shards = True  # as the next connection will say
         self.inbox_broke(server, *(place for place in self.inboxes if type(place) is tuple and place[0] is server))
 

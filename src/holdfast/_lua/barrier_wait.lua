@@ -108,7 +108,8 @@ if #waiting >= parties then
   waiting = here_now
 end
 if #waiting < parties then
-  return {0, tonumber(ARGV[7]), '', redis.call('ZRANK', arrived, token), generation + 1}
+  local ms = ask_again_ms(token, ARGV[6], tonumber(ARGV[7]), 0, redis.call('ZSCORE', arrived, token))
+  return {0, ms, '', redis.call('ZRANK', arrived, token), generation + 1}
 end
 generation = generation + 1
 redis.call('HSET', state, 'generation', generation)

@@ -39,7 +39,7 @@ if since then
     if not holder and pass_on(lock, fence_key, queue, ARGV[6], fence_ms, ARGV[7]) < 0 then
       return {0, 0, '', 0, tonumber(since)}
     end
-    return {0, tonumber(ARGV[9]), '', 0, tonumber(since)}
+    return {0, ask_again_ms(token, ARGV[7], tonumber(ARGV[9]), 0, since), '', 0, tonumber(since)}
   end
   redis.call('ZREM', waiters, token)
   notified = 0
@@ -58,7 +58,7 @@ elseif arrival == 0 and not redis.call('ZSCORE', queue, token) then
   end
   trim(waiters, ARGV[7], redis.call('ZRANK', waiters, token), TRIM_FIRST)
   local passed = pass_on(lock, fence_key, queue, ARGV[6], fence_ms, ARGV[7])
-  return {0, passed < 0 and 0 or tonumber(ARGV[9]), '', 0, now_us}
+  return {0, ask_again_ms(token, ARGV[7], passed < 0 and 0 or tonumber(ARGV[9]), 0, now_us), '', 0, now_us}
 end
 
 -- Notified, out of time, or forgotten by the server (which counts as notified): on to the lock. A waiter taken out
@@ -84,4 +84,6 @@ tell_keeper(holder, ARGV[7], queue)
 local remaining_ms = holder and redis.call('PTTL', lock) or 0
 redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + SLACK_MS)
 since = redis.call('ZSCORE', queue, token) or since
-return {0, remaining_ms, holder or '', redis.call('ZRANK', queue, token) or -1, tonumber(since), notified}
+local place = redis.call('ZRANK', queue, token) or -1
+remaining_ms = ask_again_ms(token, ARGV[7], remaining_ms, math.max(place, 0), since)
+return {0, remaining_ms, holder or '', place, tonumber(since), notified}

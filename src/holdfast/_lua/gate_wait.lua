@@ -58,4 +58,4 @@ if missing then
 else
   redis.call('SET', state, table.concat({ARGV[4], ARGV[4], openings, openings}, ' '), 'PX', ARGV[3])
 end
-return {0, tonumber(ARGV[5]), '', 0, tonumber(openings)}
+return {0, ask_again_ms(token, ARGV[7], tonumber(ARGV[5]), 0, 0), '', 0, tonumber(openings)}

@@ -2,31 +2,79 @@
 -- with. How a client listens stands in its id: one that begins with "c" is of a Cluster, and has a sharded channel for
 -- each hash tag, in the slot of the keys; where it may not, or this server has none (before Redis 7), and all others,
 -- one channel for everything. KEYS 2 has the hash tag.
+-- A "?" before `inboxes` says that the caller's client cannot be told: then each of its asks leaves a mark in the slot of
+-- the keys, so that it is there for others, and the answer says when to ask again.
+
+-- How long a mark lasts, ms. Who waits further back asks at least three times meanwhile.
+local THERE_MS, ASK_MAX_MS = 3000, 900
+-- The first of a queue asks again after a part of the time that it has waited, within these bounds, ms.
+local ASK_FIRST_MS, ASK_LATER_MS, ASK_PART = 10, 100, 16
+
+-- A key with the hash tag of those that this is about.
+local tagged = KEYS[2]
+
+local function is_untold(inboxes)
+  return string.sub(inboxes, 1, 1) == '?'
+end
 
 -- The one channel, and the sharded one or nil.
 local function inboxes_of(token, inboxes)
   local client = string.match(token, '^[^:]*')
+  inboxes = is_untold(inboxes) and string.sub(inboxes, 2) or inboxes
   return inboxes .. client, string.sub(client, 1, 1) == 'c' and inboxes .. string.match(KEYS[2], '{[^}]*}') .. client
+end
+
+-- The mark of that client, or the one of any.
+local function mark_of(token)
+  return string.match(tagged, '^[^{]*{[^}]*}') .. ':there' .. (token and ':' .. string.match(token, '^[^:]*') or '')
+end
+
+-- The answer; nil where this server lets no script ask that. That only a user may not is raised.
+local function if_allowed(answer)
+  if type(answer) ~= 'table' or not answer.err then
+    return answer
+  elseif string.find(answer.err, 'ermission') or string.find(answer.err, 'ACL') or string.find(answer.err, "can't run") then
+    error(answer.err, 2)
+  end
+end
+
+-- How many have subscribed to a channel, as far as is known here.
+local function count(channel)
+  local counted = if_allowed(redis.pcall('PUBSUB', 'NUMSUB', channel))
+  return counted and counted[2] or 0
 end
 
 -- Send that client a message. Returns how many have it for certain: 0 when it is not there, or listens at another node.
 local function send(token, inboxes, message)
   local channel, sharded = inboxes_of(token, inboxes)
   local told = sharded and redis.pcall('SPUBLISH', sharded, message)
-  if type(told) == 'number' and (told > 0 or redis.call('PUBSUB', 'NUMSUB', channel)[2] == 0) then
+  if type(told) == 'number' and (told > 0 or count(channel) == 0) then
     return told -- what is published the other way goes to every node
   end
-  return redis.call('PUBLISH', channel, message)
+  return if_allowed(redis.pcall('PUBLISH', channel, message)) or 0
 end
 
--- Whether a client listens here.
-local function is_there(token, inboxes)
+-- Whether a client can be told.
+local function hears(token, inboxes)
   local channel, sharded = inboxes_of(token, inboxes)
-  return sharded and (redis.pcall('PUBSUB', 'SHARDNUMSUB', sharded)[2] or 0) > 0
-    or redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0
+  return sharded and (redis.pcall('PUBSUB', 'SHARDNUMSUB', sharded)[2] or 0) > 0 or count(channel) > 0
 end
 
--- The same for many (every `step`-th of the list): true for each that does, or is `me`.
+-- Whether a client asks; and by what was looked up, whether any does.
+local any_asks = {}
+local function asks(token)
+  if any_asks[tagged] == nil then
+    any_asks[tagged] = redis.pcall('EXISTS', mark_of()) == 1
+  end
+  return any_asks[tagged] and redis.pcall('EXISTS', mark_of(token)) == 1
+end
+
+-- Whether a client is there.
+local function is_there(token, inboxes)
+  return hears(token, inboxes) or asks(token)
+end
+
+-- The same for many (every `step`-th of the list): true for each that is, or is `me`.
 local function are_there(tokens, step, inboxes, me)
   local channels, sharded, near, there = {}, {}, nil, {}
   for at = 1, #tokens, step do
@@ -35,9 +83,25 @@ local function are_there(tokens, step, inboxes, me)
     near = near or its
   end
   near = near and redis.pcall('PUBSUB', 'SHARDNUMSUB', unpack(sharded)) or {}
-  local counted = redis.call('PUBSUB', 'NUMSUB', unpack(channels))
+  local counted = if_allowed(redis.pcall('PUBSUB', 'NUMSUB', unpack(channels))) or {}
   for at = 1, #channels do
-    there[at] = counted[2 * at] + (near[2 * at] or 0) > 0 or tokens[(at - 1) * step + 1] == me
+    local token = tokens[(at - 1) * step + 1]
+    there[at] = (counted[2 * at] or 0) + (near[2 * at] or 0) > 0 or token == me or asks(token)
   end
   return there
+end
+
+-- In how many ms the asker, which waits, is to ask again: `ms` where it is told. `place` in the queue; `arrival` there
+-- in µs, 0 where it does not say.
+local function ask_again_ms(token, inboxes, ms, place, arrival)
+  if not is_untold(inboxes) then
+    return ms
+  end
+  redis.pcall('SET', mark_of(), '1', 'PX', THERE_MS)
+  redis.pcall('SET', mark_of(token), '1', 'PX', THERE_MS)
+  local now = redis.call('TIME')
+  local waited_ms = (now[1] * 1000000 + now[2] - arrival) / 1000
+  local soon_ms = math.min(math.max(waited_ms / ASK_PART, ASK_FIRST_MS), ASK_LATER_MS) * (place + 1)
+  soon_ms = math.floor(math.min(soon_ms, ASK_MAX_MS))
+  return ms < 0 and soon_ms or math.min(ms, soon_ms)
 end

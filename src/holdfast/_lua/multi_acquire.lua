@@ -83,6 +83,7 @@ local function busy(at)
     if not head then
       return nil
     end
+    tagged = KEYS[at + 2]
     if head == token or is_there(head, ARGV[7]) then
       return head
     end
@@ -130,6 +131,7 @@ while true do
   end
   -- Queue at the busy one. When its holder's time ran out, its queue goes first, and we may be the head of that.
   local lock, fence_key, queue = KEYS[last], KEYS[last + 1], KEYS[last + 2]
+  tagged = queue
   local new = redis.call('ZADD', queue, 'LT', string.format('%.0f', arrival), token) == 1
   holder = holder_of(lock)
   if not holder then
@@ -146,7 +148,7 @@ while true do
     if last > 1 and (remaining_ms < 0 or remaining_ms > ttl_ms / 3) then
       remaining_ms = math.floor(ttl_ms / 3) -- what we hold already has to be extended meanwhile
     end
-    return {0, remaining_ms, holder or '', place, arrival}
+    return {0, ask_again_ms(token, ARGV[7], remaining_ms, place, arrival), holder or '', place, arrival}
   end
   -- It was ours to take: on to the next busy one.
   redis.call('SET', lock, token, 'PX', ttl_ms)

@@ -17,5 +17,6 @@ if waits then
   end
   -- Waiters ask again when a holder's time is over, and so keep the queue alive.
   redis.call('PEXPIRE', queue, string.format('%.0f', math.max(remaining_ms, 0) + SLACK_MS))
+  remaining_ms = ask_again_ms(token, ARGV[7], remaining_ms, place, arrival)
 end
 return {0, remaining_ms, string.sub(holder or '', 1, HOLDER_BYTES), place, arrival}

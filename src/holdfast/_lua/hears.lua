@@ -1,0 +1,6 @@
+-- See whether a script can tell a client something: to be sent where it listens.
+-- KEYS    none; or twice the sharded channel, which has a hash tag
+-- ARGV    1 the client's id  2 prefix of inboxes
+-- Returns 2 it was told, by a message that says nothing; 1 it cannot be told, though it is known to listen; 0 neither
+-- #include inboxes
+return hears(ARGV[1], ARGV[2]) and (send(ARGV[1], ARGV[2], 'ask ') > 0 and 1 or 0) + 1 or 0
