@@ -326,11 +326,11 @@ class Deadlocks(Primitive):
     def note(self, waiting: frozenset[str]) -> None:
         """Write down what is so from now on."""
         self.waiting = waiting
-        numsub, inboxes = self.world.master.server.numsub, self.things[0].keys.inboxes
+        listens = self.world.master.server.listens
         seen = []
         for thing in self.things:
             holders, queue = self.look(thing)
-            there = tuple(token for token in queue if numsub(f"{inboxes}{token.partition(':')[0]}".encode()))
+            there = tuple(token for token in queue if listens(thing.keys, token.encode()))
             seen.append((thing.name, tuple(map(self.holder, holders)), there))
         self.moments.append(_Moment(self.world.now, tuple(seen)))
         self.asked.append(waiting)

@@ -20,10 +20,11 @@ from holdfast._core.agent.agent import Agent
 from holdfast._core.agent.runner import SUSPENDED, Task
 from holdfast._core.effects import Call, Command, Now, Protocol, Random, Reply, Sleep, Spawn, Unlisten
 from holdfast._core.failure import RequestFailed
+from holdfast._core.keys import sharded_inbox
 from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.settings import Settings
 from holdfast._core.tenure import Note
-from holdfast._core.tokens import make_token
+from holdfast._core.tokens import client_id_of, make_token
 from sim.clock import Clock
 
 __all__ = ["AnswerTo", "Cancelled", "Inbox", "Process", "Surroundings", "Task", "Work", "abandon"]
@@ -64,13 +65,15 @@ def abandon(coroutine: Protocol[Any]) -> None:
 
 
 class Inbox:
-    """One subscription: a connection from a process to the server with this number."""
+    """One subscription: a connection from a process to the server with this number, or its sharded channel there."""
 
-    __slots__ = ("deaf", "last_at", "process", "server", "up")
+    __slots__ = ("channel", "deaf", "last_at", "place", "process", "server", "up")
 
-    def __init__(self, process: Process, server: int) -> None:
+    def __init__(self, process: Process, place: int | tuple[int, str]) -> None:
         self.process = process
-        self.server = server
+        self.place = place
+        self.server, channel = (place, process.channel) if isinstance(place, int) else place
+        self.channel = channel.encode()
         #: The process believes in it.
         self.up = False
         #: Half-open: the server counts it, and nothing comes through.
@@ -100,7 +103,7 @@ class Surroundings(Clock, ABC):
         """Send a request on its way."""
 
     @abstractmethod
-    def subscribe(self, process: Process, server: int, answer: AnswerTo) -> None:
+    def subscribe(self, process: Process, place: int | tuple[int, str], answer: AnswerTo) -> None:
         """Open an inbox (in place of a broken one)."""
 
     @abstractmethod
@@ -206,7 +209,7 @@ class Process(Agent):
         self.world = world
         self._after = world.after
         self.number = number
-        self.id = f"{number:08x}" + f"{world.rng.getrandbits(64):016x}"
+        self.id = client_id_of(f"{number:08x}" + f"{world.rng.getrandbits(64):016x}", world.options.cluster)
         self.name = f"p{number}"
         self.rate = world.options.client_rate(world.rng)
         self.offset = world.rng.uniform(0, 1e6)
@@ -215,8 +218,8 @@ class Process(Agent):
         #: When the last pause ended, virtual s.
         self.resumed_at = -1.0
         self.notes: dict[object, Note] = {}
-        #: By server: what the network knows of an inbox.
-        self.subscriptions: dict[int, Inbox] = {}
+        #: By place: what the network knows of an inbox.
+        self.subscriptions: dict[object, Inbox] = {}
         #: The master as this process knows it.
         self.master = world.master_number()
         #: Sessions of commands whose connection is given up.
@@ -314,7 +317,11 @@ class Process(Agent):
 
     # -- requests ---------------------------------------------------------------------------------
 
-    def place_of(self, key: str, node: int | None) -> int:
+    def place_of(self, key: str, node: int | None) -> int | tuple[int, str]:
+        server = self._server_of(key, node)
+        return (server, sharded_inbox(self.world.inboxes, key, self.id)) if self.world.options.cluster else server
+
+    def _server_of(self, key: str, node: int | None) -> int:
         if node is not None:
             return node
         return self.world.home_number(key) if self.world.options.cluster else self.master
@@ -323,12 +330,12 @@ class Process(Agent):
         self, effect: Call | Command, patience_s: float, answer: Callable[[Any, RequestFailed | None], None]
     ) -> None:
         if type(effect) is Call:
-            server, session = self.place_of(effect.keys[0], effect.node), None
+            server, session = self._server_of(effect.keys[0], effect.node), None
             if effect.script == "renew_many":
                 self.world.counted["renewed together"] += 1
         else:
             assert isinstance(effect, Command)
-            server, session = self.place_of(effect.key or "", effect.node), effect.session
+            server, session = self._server_of(effect.key or "", effect.node), effect.session
         asked = _Asked(self, server, session, answer)
         self.world.request(self, server, effect, asked.comes)
         self.later(patience_s, asked.silent)
@@ -347,7 +354,7 @@ class Process(Agent):
                 error = RequestFailed("broken", "connection reset", f"s{place}", maybe_executed=False, transient=True)
             answer(error)
 
-        asked = _Asked(self, place, None, opened)
+        asked = _Asked(self, place if isinstance(place, int) else place[0], None, opened)
         self.world.subscribe(self, place, asked.comes)
         self.later(patience_s, asked.silent)
 
@@ -359,7 +366,7 @@ class Process(Agent):
             self.world.note(self.name, f"hears {message.decode()}")
         if message.startswith(b"yield"):
             self.world.counted["told to yield"] += 1
-        self.enter(self.heard, [b"message", self.channel.encode(), message])
+        self.enter(self.heard, [b"message", inbox.channel, message])
 
     def subscription_broke(self, inbox: Inbox) -> None:
         """The connection of an inbox ended, and this process notices."""
@@ -368,8 +375,8 @@ class Process(Agent):
     def _broke(self, inbox: Inbox) -> None:
         if inbox.up:
             inbox.up = False
-            if self.subscriptions.get(inbox.server) is inbox:
-                self.inbox_broke(inbox.server)
+            if self.subscriptions.get(inbox.place) is inbox:
+                self.inbox_broke(inbox.place)
 
     def has_told(self, record: LeaseRecord) -> bool:
         return True  # a worker works on no lease that is lost

@@ -406,9 +406,9 @@ class Network:
 
     # -- inboxes ----------------------------------------------------------------------------------
 
-    def subscribe(self, process: Process, node: Node, answer: AnswerTo) -> None:
-        """Open an inbox (in place of a broken one)."""
-        world = self.world
+    def subscribe(self, inbox: Inbox, answer: AnswerTo) -> None:
+        """Open it (in place of a broken one)."""
+        world, process, node = self.world, inbox.process, self.world.nodes[inbox.server]
         if not node.up:
             error = RequestFailed("refused", "connection refused", node.name, maybe_executed=False, transient=True)
             world.after(self.delay(), answer, None, error)
@@ -418,29 +418,28 @@ class Network:
         noise = world.noise
         if noise is not None and world.rng.random() < noise.total / 2:
             return
-        world.after(self.delay(), self._subscribed, process, node, answer)
+        world.after(self.delay(), self._subscribed, inbox, answer)
 
-    def _subscribed(self, process: Process, node: Node, answer: AnswerTo) -> None:
+    def _subscribed(self, inbox: Inbox, answer: AnswerTo) -> None:
+        process, node = inbox.process, self.world.nodes[inbox.server]
         if not node.up or not process.alive:
             return
         if node.paused or node.loading:
-            self.world.after(0.05, self._subscribed, process, node, answer)
+            self.world.after(0.05, self._subscribed, inbox, answer)
             return
         self.world.steps += 1
-        inbox = Inbox(process, node.number)
         inbox.last_at = self.world.now
-        channel = f"{self.world.inboxes}{process.id}".encode()
-        node.subscribers.setdefault(channel, {})[inbox] = None
+        node.subscribers.setdefault(inbox.channel, {})[inbox] = None
         if not self.cut(process, node):
             self.world.after(self.delay(), self._confirmed, inbox, answer)
 
     def _confirmed(self, inbox: Inbox, answer: AnswerTo) -> None:
         node, process = self.world.nodes[inbox.server], inbox.process
-        if inbox not in node.subscribers.get(f"{self.world.inboxes}{process.id}".encode(), {}):
+        if inbox not in node.subscribers.get(inbox.channel, {}):
             answer(None, RequestFailed("broken", "connection reset", node.name, maybe_executed=True, transient=True))
             return
-        old = process.subscriptions.get(node.number)
-        process.subscriptions[node.number] = inbox
+        old = process.subscriptions.get(inbox.place)
+        process.subscriptions[inbox.place] = inbox
         inbox.up = True
         if old is not None:
             self.close(old)
@@ -448,13 +447,12 @@ class Network:
 
     def close(self, inbox: Inbox) -> None:
         """The server forgets the subscription."""
-        channel = f"{self.world.inboxes}{inbox.process.id}".encode()
         subscribers = self.world.nodes[inbox.server].subscribers
-        there = subscribers.get(channel)
+        there = subscribers.get(inbox.channel)
         if there is not None:
             there.pop(inbox, None)
             if not there:
-                del subscribers[channel]
+                del subscribers[inbox.channel]
 
     def broke(self, inbox: Inbox) -> None:
         """The connection ends on both sides; the process learns it a little later."""
@@ -531,8 +529,8 @@ class Site(Surroundings):
     def request(self, process: Process, server: int, call: Call | Command, answer: AnswerTo) -> None:
         self.network.request(process, self.nodes[server], call, answer)
 
-    def subscribe(self, process: Process, server: int, answer: AnswerTo) -> None:
-        self.network.subscribe(process, self.nodes[server], answer)
+    def subscribe(self, process: Process, place: int | tuple[int, str], answer: AnswerTo) -> None:
+        self.network.subscribe(Inbox(process, place), answer)
 
     # -- what those who watch are told ------------------------------------------------------------
 

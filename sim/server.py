@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias
 
 import lupa.lua51 as lupa
 
+from holdfast._core.keys import LockKeys, sharded_inbox
 from holdfast._lua import SCRIPTS
 
 __all__ = ["OK", "QUEUED", "Refused", "Server", "Status", "ZSet", "commands"]
@@ -185,6 +186,12 @@ class Server:
         self.started_us = 0
         self.run_id = b"0" * 40
         self._now_us = now_us
+
+    def listens(self, keys: LockKeys, token: bytes) -> bool:
+        """True if the client with that token hears here of what has those keys."""
+        client = token.decode().partition(":")[0]
+        channels = keys.inboxes + client, sharded_inbox(keys.inboxes, keys.lock, client)
+        return any(self.numsub(channel.encode()) for channel in channels)
 
     # -- what a client may ask --------------------------------------------------------------------
 
@@ -638,14 +645,15 @@ def _scan(server: Server, args: Sequence[bytes]) -> Reply:
 
 
 @_command("PUBLISH", 3)
+@_command("SPUBLISH", 3)
 def _publish(server: Server, args: Sequence[bytes]) -> Reply:
     return server.publish(args[0], args[1])
 
 
 @_command("PUBSUB", -2)
 def _pubsub(server: Server, args: Sequence[bytes]) -> Reply:
-    if args[0].upper() != b"NUMSUB":
-        raise Refused("ERR the model has only PUBSUB NUMSUB")
+    if args[0].upper() not in (b"NUMSUB", b"SHARDNUMSUB"):  # sharded channels have other names
+        raise Refused("ERR the model has only PUBSUB NUMSUB and SHARDNUMSUB")
     counted: list[Any] = []
     for channel in args[1:]:
         counted += (channel, server.numsub(channel))

@@ -181,18 +181,16 @@ class _Network(Network):
         process, answer = request.process, request.answer
         self.world.send(_Message("reply", label, process, process, answer, value, error, asker=answer))
 
-    def subscribe(self, process: Process, node: Node, answer: AnswerTo) -> None:
-        world = self.world
+    def subscribe(self, inbox: Inbox, answer: AnswerTo) -> None:
+        world, process = self.world, inbox.process
         seat = world.seat(process)
         seat.requests += 1
         label = f"{process.name}#{seat.requests} subscribe"
-        world.send(_Message("request", label, process, None, self._subscribed, process, node, answer, asker=answer))
+        world.send(_Message("request", label, process, None, self._subscribed, inbox, answer, asker=answer))
 
-    def _subscribed(self, process: Process, node: Node, answer: AnswerTo) -> None:
-        if process.alive:
-            inbox = Inbox(process, node.number)
-            channel = f"{self.world.inboxes}{process.id}".encode()
-            node.subscribers.setdefault(channel, {})[inbox] = None
+    def _subscribed(self, inbox: Inbox, answer: AnswerTo) -> None:
+        if inbox.process.alive:
+            self.world.nodes[inbox.server].subscribers.setdefault(inbox.channel, {})[inbox] = None
             self._tell(inbox, "confirmed", self._confirmed, inbox, answer, asker=answer)
 
     def broke(self, inbox: Inbox) -> None:

@@ -207,7 +207,7 @@ class Barriers(Sessions[_Barrier]):
         thing.generation, thing.broken, thing.arrived = generation, broken, arrived
 
     def is_there(self, node: Node, thing: _Barrier, token: bytes) -> bool:
-        return bool(node.server.numsub(thing.keys.inboxes.encode() + token.split(b":")[0]))
+        return node.server.listens(thing.keys, token)
 
     def went_on(self, node: Node, thing: _Barrier, asker: bytes, new: dict[bytes, float]) -> None:
         """A generation is complete."""

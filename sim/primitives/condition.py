@@ -228,11 +228,10 @@ class Condition(Locks):
         onward = set(queue.scores) if queue is not None else set()
         if holder is not None:
             onward.add(holder)
-        inboxes = lock.keys.inboxes.encode()
         gone = [token for token in before if token not in after]
         called = [token for token in gone if token in onward and token != asker]
         for token in gone:
-            there = server.numsub(inboxes + token.split(b":")[0])
+            there = server.listens(lock.keys, token)
             if token not in onward and there and not (token == asker and call.script == "cond_leave"):
                 world.fail("forgotten", f"{call.script} took {token.decode()} from the waiters, and it is nowhere")
         if called and after and max(before[token] for token in called) > min(after.values()):
@@ -249,7 +248,7 @@ class Condition(Locks):
         elif len(called) > 1:
             world.fail("told twice", f"{asker.decode()} left, and called {len(called)} in its place")
         elif not called and int(call.args[5]) and (value == 2 or (value == 1 and asker not in before)):
-            others = [token for token in after if server.numsub(inboxes + token.split(b":")[0])]
+            others = [token for token in after if server.listens(lock.keys, token)]
             if others and asker not in after:
                 world.fail("forgotten", f"{asker.decode()} was called and left, and {others[0].decode()} was not told")
 

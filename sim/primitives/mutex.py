@@ -371,7 +371,7 @@ class Locks(Sessions[Lock]):
             if before is not None and before[0] != token and not mine:
                 world.fail("stolen", f"{script} of {asker.decode()} replaced {before[0].decode()}")
             if before is None or before[0] != token:
-                if token != asker and not server.numsub(lock.keys.inboxes.encode() + token.split(b":")[0]):
+                if token != asker and not server.listens(lock.keys, token):
                     world.fail("handed to the dead", f"{token.decode()} got the lock, and its process is not there")
                 self.new_holder(node, lock, token, self.is_fenced(call, asker, token))
                 # (A former master does not know of what was released at the new one.)
@@ -401,9 +401,8 @@ class Locks(Sessions[Lock]):
     def skipped(self, node: Node, lock: Lock) -> None:
         """Take waiters out of line whose process is not there: they lose their place and ask again."""
         queue = node.server.data.get(lock.queue_key)
-        inbox = lock.keys.inboxes.encode()
         for _, token in list(lock.queue):
-            if (queue is None or token not in queue.scores) and not node.server.numsub(inbox + token.split(b":")[0]):
+            if (queue is None or token not in queue.scores) and not node.server.listens(lock.keys, token):
                 lock.leave_queue(token)
 
     def lets_go(self, call: Call) -> bytes | None:
@@ -471,11 +470,10 @@ class Locks(Sessions[Lock]):
         if node is not lock.node:
             return
         mine = lock.arrivals.get(token) if token is not None else None
-        inbox = lock.keys.inboxes.encode()
         for arrival, other in list(lock.queue):
             if other == token or (mine is not None and arrival >= mine):
                 break
-            if not node.server.numsub(inbox + other.split(b":")[0]):
+            if not node.server.listens(lock.keys, other):
                 lock.leave_queue(other)  # skipped; it asks again
             elif other in lock.ledger.waiting and (token is None or token in lock.ledger.waiting):
                 first = f"{token.decode()} (arrived {mine})" if token is not None else "no one"
