@@ -7,7 +7,7 @@ import sys
 import time
 
 from sim import run
-from tests.mutants.table import BROKEN, IN_LINES, KEPT
+from tests.mutants.table import BROKEN, IN_LINES, IN_SLOTS, KEPT
 
 __all__: list[str] = []
 
@@ -15,6 +15,8 @@ MODES = ("ordinary", "calm", "empty")
 #: The lock over a quorum has worlds of its own.
 #: Locks that workers of a process hand on.
 LINE_MODES = ("tenures", "calm-tenures")
+#: And those of a Cluster.
+SLOT_MODES = ("cluster",)
 #: And those that processes keep.
 KEPT_MODES = ("keeps", "calm-keeps")
 #: And those that are taken away from their holders.
@@ -28,9 +30,12 @@ def main(seconds: float, primitive: str, first: tuple[str, ...] = ()) -> int:
     """1 as soon as something is seen, in `seconds` of CPU. `first`: the seed and the mode to begin with."""
     until = time.process_time() + seconds
     over_quorum = primitive == "quorum"
+    modes: tuple[str, ...]
     modes, names = (QUORUM_MODES, None) if over_quorum else (MODES, [primitive])
     if primitive == IN_LINES:
         modes, names = LINE_MODES, ["mutex"]
+    elif primitive == IN_SLOTS:
+        modes, names = SLOT_MODES, ["mutex"]
     elif primitive == KEPT:
         modes, names = KEPT_MODES, ["mutex"]
     elif primitive == BROKEN:

@@ -37,6 +37,8 @@ ENQUEUE, NOT_YET = "_lua/enqueue.lua", "_lua/not_yet.lua"
 TENURE = "_core/tenure.py"
 #: The lock, where workers of a process hand it on.
 IN_LINES = "mutex in lines"
+#: The lock, where clients listen in the slots of a Cluster.
+IN_SLOTS = "mutex in slots"
 #: The lock, where processes keep it after its release.
 KEPT, KEEPING = "mutex kept", "_core/lease_cache.py"
 #: The lock, where leases are taken away.
@@ -267,6 +269,24 @@ _AGENT: tuple[Mutant, ...] = (
         INBOXES,
         "                self.wake(token, Wake(Wake.ASK))\n        return bool",
         "                pass\n        return bool",
+    ),
+    Mutant(
+        "an inbox is not looked for where its slot has moved",
+        INBOXES,
+        'failure.kind == "MOVED" and',
+        "False and",
+    ),
+    Mutant(
+        "an inbox is closed that a holder hears by",
+        INBOXES,
+        "if place not in held and",
+        "if",
+    ),
+    Mutant(
+        "an inbox is closed that is waited at",
+        INBOXES,
+        " and place not in self._tokens]",
+        "]",
     ),
     Mutant(
         "nothing waits until the inbox is open",
@@ -1431,4 +1451,22 @@ CIRCLES: tuple[Mutant, ...] = tuple(
     )
 )
 
-MUTANTS = _ENGINE + _AGENT + _EXCLUSIVE + FAMILY + QUORUM + LINES + KEEPS + BREAKS + CIRCLES
+SLOTS: tuple[Mutant, ...] = tuple(
+    Mutant(what, CLIENTS, old, new, IN_SLOTS)
+    for what, old, new in (
+        ("a sharded message is not sent", "redis.pcall('SPUBLISH', sharded, message)", "1"),
+        (
+            "who listens to a sharded channel is not seen",
+            "(redis.pcall('PUBSUB', 'SHARDNUMSUB', sharded)[2] or 0) > 0",
+            "false",
+        ),
+        (
+            "of many, those are not seen who listen to sharded channels",
+            "near and redis.pcall('PUBSUB', 'SHARDNUMSUB', unpack(sharded)) or {}",
+            "{}",
+        ),
+        ("messages are sharded by another key", "string.match(KEYS[2], '{[^}]*}')", "'{' .. KEYS[2] .. '}'"),
+    )
+)
+
+MUTANTS = _ENGINE + _AGENT + _EXCLUSIVE + SLOTS + FAMILY + QUORUM + LINES + KEEPS + BREAKS + CIRCLES

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from holdfast._core.agent import inboxes
 from holdfast._core.agent.agent import Agent
 from holdfast._core.agent.runner import Task
 from holdfast._core.effects import AwaitWake, Call, CallMany, Command, Listen, Protocol, Reply, Sleep, Unlisten, Wake
@@ -46,6 +47,9 @@ class Made(Agent):
         self.subscribing: list[Callable[[RequestFailed | None], None]] = []
         self.raised: list[BaseException] = []
         self.told = True
+        #: Where inboxes are, for keys that are not at 0; and which were closed.
+        self.places: dict[str, str] = {}
+        self.unsubscribed: list[Any] = []
         self._timers: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = itertools.count()
         super().__init__("c0ffee", "holdfast:inbox:", DEFAULT, nullcontext(), one_place=True, moves=False)
@@ -73,8 +77,11 @@ class Made(Agent):
     ) -> None:
         self.sent.append(Asked(effect, answer))
 
-    def place_of(self, key: str, node: int | None) -> int:
-        return node or 0
+    def place_of(self, key: str, node: int | None) -> int | str:
+        return self.places.get(key, node or 0)
+
+    def unsubscribe(self, place: Any) -> None:
+        self.unsubscribed.append(place)
 
     def subscribe(self, place: Any, patience_s: float, answer: Callable[[RequestFailed | None], None]) -> None:
         self.subscribing.append(answer)
@@ -116,12 +123,12 @@ def broken() -> RequestFailed:
     return RequestFailed("broken", "made", "s0", maybe_executed=True, transient=True)
 
 
-async def waits_for_a_message() -> Any:
-    await Listen("token", KEYS.lock, 1.0)
+async def waits_for_a_message(token: str = "token", key: str = KEYS.lock) -> Any:
+    await Listen(token, key, 1.0)
     try:
-        return await AwaitWake("token", 60.0)
+        return await AwaitWake(token, 60.0)
     finally:
-        await Unlisten("token")
+        await Unlisten(token)
 
 
 def heard(agent: Made, text: bytes) -> None:
@@ -158,6 +165,67 @@ def test_who_waits_looks_when_the_inbox_breaks(agent: Made) -> None:
     agent.inbox_broke(0)
     agent.passes()
     assert ended[0].kind == Wake.ASK
+
+
+def test_only_those_look_that_wait_where_an_inbox_breaks(agent: Made) -> None:
+    agent.places["other"] = "elsewhere"
+    first, second = agent.run(waits_for_a_message()), agent.run(waits_for_a_message("another", "other"))
+    for answer in agent.subscribing:
+        answer(None)
+    agent.passes()
+    agent.inbox_broke("elsewhere")
+    agent.passes()
+    assert not first and second[0].kind == Wake.ASK
+
+
+def moved() -> RequestFailed:
+    return RequestFailed("MOVED", "MOVED 1 s1:1", "s0", maybe_executed=False, transient=False)
+
+
+def test_an_inbox_is_opened_where_its_slot_has_moved(agent: Made) -> None:
+    agent.places[KEYS.lock] = "before"
+    ended = agent.run(waits_for_a_message())
+    agent.places[KEYS.lock] = "behind"
+    agent.subscribing[0](moved())
+    agent.passes()
+    assert not ended and list(agent.inboxes) == [] and len(agent.subscribing) == 2
+    agent.subscribing[1](None)
+    heard(agent, b"ask token")
+    assert ended[0].kind == Wake.ASK and list(agent.inboxes) == ["behind"]
+
+
+def test_a_server_that_says_moved_without_an_end_is_not_asked_without_an_end(agent: Made) -> None:
+    ended = agent.run(waits_for_a_message())
+    for number in range(50):
+        agent.places[KEYS.lock] = str(number)
+        agent.subscribing[-1](moved())
+        agent.passes(0.1)
+    assert ended[0].kind == "silent" and len(agent.subscribing) < 20
+
+
+def test_inboxes_that_are_not_needed_any_more_are_closed(agent: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inboxes, "OPEN_MAX", 10)
+    agent.places = {str(number): f"at {number}" for number in range(1, 40)} | {KEYS.lock: "at 0"}
+    lease(agent).places = (KEYS,)
+    agent.run(waits_for_a_message("waiting", "1"))
+    agent.subscribing[-1](None)
+    for key in (KEYS.lock, *map(str, range(2, 40))):
+        ended = agent.run(waits_for_a_message("token", key))
+        agent.subscribing[-1](None)
+        heard(agent, b"ask token")
+        assert ended and len(list(agent.inboxes)) <= 11
+    left = list(agent.inboxes)
+    assert {"at 0", "at 1", "at 39"} <= set(left), "what a holder hears by, what a waiter does, and what was used last"
+    assert sorted([*left, *agent.unsubscribed]) == sorted(agent.places.values())
+
+
+def test_no_inbox_is_opened_for_a_holder_where_very_many_are(agent: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inboxes, "_FOR_HOLDERS_MAX", 1)
+    agent.places = {"a": "at a", "b": "at b"}
+    assert agent.missing_inbox("b") == "at b"
+    agent.run(waits_for_a_message("token", "a"))
+    agent.subscribing[0](None)
+    assert agent.missing_inbox("b") is None
 
 
 def test_an_inbox_that_broke_at_once_is_not_opened_again_at_once(agent: Made) -> None:
