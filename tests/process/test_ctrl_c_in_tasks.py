@@ -207,3 +207,129 @@ def test_what_a_loop_has_left_twice_is_released_at_the_end_of_the_process(
 
         # Not after ten minutes: one that waited may have been handed the lock, and has a moment to confirm that.
         eventually(lambda: not held(), "all is released")
+
+
+#: trio raises Ctrl-C in the task that runs, and else in the main task, wherever that waits.
+_TRIO = """
+import os, random, signal, sys, threading, time
+import trio
+import holdfast, holdfast.trio
+
+url, name = sys.argv[1:]
+others = holdfast.connect(url)
+lock = others.lock(name)
+
+def ctrl_c():
+    os.kill(os.getpid(), signal.SIGINT)
+
+def ctrl_c_when(condition):
+    def wait():
+        while not condition():
+            time.sleep(0.001)
+        ctrl_c()
+    threading.Thread(target=wait, daemon=True).start()
+
+def interrupted(main):
+    try:
+        trio.run(main)
+    except KeyboardInterrupt:
+        return
+    sys.exit("it was not interrupted")
+
+def free():
+    until = time.monotonic() + 30  # not after the ttl
+    while lock.locked() or lock.waiters():
+        assert time.monotonic() < until, (lock.holder(), lock.waiters())
+        time.sleep(0.01)
+"""
+WHILE_IT_WAITS = """
+async def main():
+    async with holdfast.trio.connect(url) as locks:
+        ctrl_c_when(lock.waiters)
+        await locks.lock(name, ttl=600).acquire()
+
+with lock:
+    interrupted(main)
+"""
+WHILE_IT_HOLDS = """
+async def main():
+    async with holdfast.trio.connect(url) as locks, locks.lock(name, ttl=600):
+        ctrl_c_when(lock.locked)
+        await trio.sleep_forever()
+
+interrupted(main)
+"""
+WHILE_IT_COMPUTES = """
+async def main():
+    async with holdfast.trio.connect(url) as locks, locks.lock(name, ttl=600):
+        ctrl_c_when(lock.locked)
+        while True:
+            time.sleep(0.01)
+
+interrupted(main)
+"""
+BEHIND_A_GRANT = """
+async def main():
+    async with holdfast.trio.connect(url) as locks:
+        mine = locks.lock(name, ttl=600)
+        granted = mine._granted
+
+        def then(*args):
+            lease = granted(*args)
+            ctrl_c()
+            return lease
+
+        mine._granted = then
+        async with mine:
+            await trio.sleep_forever()
+
+interrupted(main)
+"""
+AT_ANY_MOMENT = """
+armed = threading.Event()
+
+def storm():
+    rng = random.Random(1)
+    while armed.wait():
+        armed.clear()
+        time.sleep(rng.uniform(0, 0.006))
+        ctrl_c()
+
+async def main():
+    armed.set()
+    async with holdfast.trio.connect(url) as locks:
+        while True:
+            async with locks.lock(name, ttl=600):
+                await trio.sleep(0.0005)
+
+def unraisable(told):
+    if told.exc_type is KeyboardInterrupt:  # in a finalizer: Python shows it, and goes on
+        armed.set()
+    else:
+        sys.__unraisablehook__(told)
+
+sys.unraisablehook = unraisable
+threading.Thread(target=storm, daemon=True).start()
+for _ in range(100):
+    interrupted(main)
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(WHILE_IT_WAITS, id="while it waits"),
+        pytest.param(WHILE_IT_HOLDS, id="while it holds"),
+        pytest.param(WHILE_IT_COMPUTES, id="while it computes"),
+        pytest.param(BEHIND_A_GRANT, id="behind a grant"),
+        pytest.param(AT_ANY_MOMENT, id="at any moment"),
+    ],
+)
+def test_ctrl_c_under_trio_leaves_nothing(program: str, valkey_server: embedded.Server, unique_name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{_TRIO}{program}\nfree()", valkey_server.url, unique_name],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
