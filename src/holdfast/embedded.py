@@ -332,16 +332,11 @@ class Server:
         deadline = time.monotonic() + self._start_timeout_s
         pause_s = _POLL_FIRST_S
         while not _answers(self.unix_path):
+            why = f"did not answer within {self._start_timeout_s:g} s" if time.monotonic() > deadline else None
             if process.poll() is not None:
-                raise ServerStartError(
-                    f"{self.executable.name} ended with status {process.returncode} before it was ready; "
-                    f"its log ends:\n{_tail(self.log)}"
-                )
-            if time.monotonic() > deadline:
-                raise ServerStartError(
-                    f"{self.executable.name} did not answer within {self._start_timeout_s:g} s; "
-                    f"its log ends:\n{_tail(self.log)}"
-                )
+                why = f"ended with status {process.returncode} before it was ready"
+            if why is not None:
+                raise ServerStartError(f"{self.executable.name} {why}; its log ends:\n{_tail(self.log)}")
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _POLL_MOST_S)
 

@@ -35,34 +35,24 @@ class PrometheusObserver(Observer):
     def __init__(self, *, label: Callable[[str], str] | None = None, registry: CollectorRegistry = REGISTRY) -> None:
         self._families = Families(label)
         self._process = os.getpid()
-        self._acquires = Histogram(
-            "holdfast_acquire_seconds",
-            "Time from asking for a lock to having it, or giving up",
-            (*_OF, "outcome"),
-            registry=registry,
-            buckets=BUCKETS_S,
-        )
-        self._holds = Histogram(
-            "holdfast_hold_seconds", "Time for which locks were held", _OF, registry=registry, buckets=BUCKETS_S
-        )
-        self._lags = Histogram(
-            "holdfast_renewal_lag_seconds",
-            "Time from the moment a renewal was due to its answer",
-            _OF,
-            registry=registry,
-            buckets=BUCKETS_S,
-        )
+
+        def seconds(name: str, description: str, *more: str) -> Histogram:
+            labels = (*_OF, *more)
+            return Histogram(f"holdfast_{name}_seconds", description, labels, registry=registry, buckets=BUCKETS_S)
+
+        def counter(name: str, description: str, labels: tuple[str, ...] = _OF) -> Counter:
+            return Counter(f"holdfast_{name}", description, labels, registry=registry)
+
+        self._acquires = seconds("acquire", "Time from asking for a lock to having it, or giving up", "outcome")
+        self._holds = seconds("hold", "Time for which locks were held")
+        self._lags = seconds("renewal_lag", "Time from the moment a renewal was due to its answer")
         self._held = Gauge(
             "holdfast_leases_held", "Leases that are held now", _OF, registry=registry, multiprocess_mode="livesum"
         )
-        self._queued = Counter("holdfast_queued", "Acquires that had to queue", _OF, registry=registry)
-        self._lost = Counter("holdfast_leases_lost", "Leases that were lost", (*_OF, "reason"), registry=registry)
-        self._suspects = Counter(
-            "holdfast_renewals_failed", "Times a renewal failed while the lease was still valid", _OF, registry=registry
-        )
-        self._troubles = Counter(
-            "holdfast_server_troubles", "Times a server failed for a while", ("server", "error"), registry=registry
-        )
+        self._queued = counter("queued", "Acquires that had to queue")
+        self._lost = counter("leases_lost", "Leases that were lost", (*_OF, "reason"))
+        self._suspects = counter("renewals_failed", "Times a renewal failed while the lease was still valid")
+        self._troubles = counter("server_troubles", "Times a server failed for a while", ("server", "error"))
         self._in_trouble = Gauge(
             "holdfast_server_in_trouble",
             "Whether requests to a server are failing now",

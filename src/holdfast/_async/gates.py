@@ -122,9 +122,8 @@ class Barrier(_Named):
         """
         timeout_s = timeout_of(timeout)
         session = self._session
-        acquisition = barrier.BarrierAcquisition(
-            self._keys, session.new_token(), self._declared, self._retain_ms, session.settings
-        )
+        token, declared = session.new_token(), (self._declared, self._retain_ms)
+        acquisition = barrier.BarrierAcquisition(self._keys, token, *declared, session.settings)
         protocol = wait_for(acquisition, timeout_s, listening=True)
         # sync: got = wait_turn(session, self._name, self._kind.name, acquisition, protocol, cancel)
         got = await wait_turn(session, self._name, self._kind.name, acquisition, protocol)

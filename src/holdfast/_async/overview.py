@@ -110,9 +110,8 @@ async def watch_lock(session: Session, name: str, every_s: float) -> AsyncIterat
 
 async def everything(session: Session, name: str) -> tuple[list[Listed], dict[str, dict[str, Any]]]:
     """Return what is held or waited for under that name, one of each of `LISTED`; and all else, by its kind."""
-    seen = await session.run(
-        look_at(session.namespace, [(kind, name) for kind in LISTED], _NAMED_MAX, session.settings)
-    )
+    names = [(kind, name) for kind in LISTED]
+    seen = await session.run(look_at(session.namespace, names, _NAMED_MAX, session.settings))
     found = [listed(each, await described(session, each)) for each in seen]
     timeout_s = session.settings.request_timeout_s
     return found, await session.run(look_at_signals(session.namespace, name, timeout_s))
@@ -124,9 +123,8 @@ async def explain(session: Session, change: Change) -> Change:
         return change
     keys = lock_keys(_namespace(session), change.name).of(LEASED[change.kind])
     note = await session.run(look_up(keys.note_of(change.who.token)))
-    return (
-        change if note is None else replace(change, what="broken", reason=shown(note.decode("utf-8", "replace"), 400))
-    )
+    reason = None if note is None else shown(note.decode("utf-8", "replace"), 400)
+    return change if reason is None else replace(change, what="broken", reason=reason)
 
 
 def _namespace(session: Session) -> str:

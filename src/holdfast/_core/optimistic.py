@@ -123,9 +123,8 @@ async def compare_and_set(
         return await Command(("SET", key, new, "NX", *options), request_timeout_s, key, fits=MAYBE_DONE) is not None
     if native(None) is not False:
         try:
-            reply = await Command(
-                ("SET", key, new, "IFEQ", expected, *options), request_timeout_s, key, fits=MAYBE_DONE
-            )
+            args = ("SET", key, new, "IFEQ", expected, *options)
+            reply = await Command(args, request_timeout_s, key, fits=MAYBE_DONE)
         except RequestFailed as failure:
             if failure.kind != "ERR" or "syntax" not in failure.message:
                 raise
@@ -149,7 +148,6 @@ async def fenced_set(
     key: str, seen_key: str, fence: int, value: Value, ttl_ms: int | None, remember_ms: int, request_timeout_s: float
 ) -> int | None:
     """Write unless a newer fencing token has been seen: None, or that token."""
-    reply = await Call(
-        "fenced_set", (key, seen_key), (fence, _bytes(value), ttl_ms or 0, remember_ms), request_timeout_s
-    )
+    args = (fence, _bytes(value), ttl_ms or 0, remember_ms)
+    reply = await Call("fenced_set", (key, seen_key), args, request_timeout_s)
     return int(reply) or None

@@ -83,9 +83,8 @@ class Walk:
     async def page(self, node: int) -> tuple[list[Entry], bool]:
         """The next ones of that node, and whether there are more. Raises `RequestFailed`."""
         command = ("SCAN", self._cursor, "MATCH", self._match, "COUNT", SCAN_COUNT)
-        self._cursor, found = await once_more(
-            Command(command, self._settings.request_timeout_s, node=node, fits=SCANNED)
-        )
+        scan = Command(command, self._settings.request_timeout_s, node=node, fits=SCANNED)
+        self._cursor, found = await once_more(scan)
         new = [each for each in map(self._named, found) if each is not None]
         new = [each for each in dict.fromkeys(new) if each not in self._known]
         self._known.update(new)

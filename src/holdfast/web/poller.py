@@ -20,7 +20,7 @@ from holdfast import Change, Listed
 from holdfast._api.changes import changes, grants
 from holdfast.errors import HoldfastError
 from holdfast.web import view
-from holdfast.web.rates import Rate, Rates
+from holdfast.web.rates import Rates
 
 __all__ = ["Poller"]
 
@@ -124,11 +124,10 @@ class Poller:
             which = view.id_by(kind, name)
             history = self._histories.get(which, ())
             if which in self.seen:
-                found.append(view.detail_of(self.seen[which], self._rate(which), history))
+                found.append(view.detail_of(self.seen[which], self._rates.of(which), history))
             elif history:
-                found.append(
-                    {"id": which, "kind": kind, "name": name, "held": 0, "waiters": 0, "history": list(history)}
-                )
+                gone = {"id": which, "kind": kind, "name": name, "held": 0, "waiters": 0}
+                found.append({**gone, "history": list(history)})
         return found
 
     async def take_away(self, kind: str, name: str, token: str, confirm: str, reason: str) -> tuple[int, str]:
@@ -188,10 +187,10 @@ class Poller:
             waited = any(each.waiters for each in found.values())
             told = [view.deadlock_of(each) for each in await self._client.deadlocks()] if waited else []
             self.deadlocks = [
-                parties for parties in told if any(view.id_by(one["kind"], one["name"]) in found for one in parties)
+                each for each in told if any(view.id_by(one["kind"], one["name"]) in found for one in each)
             ]
         self._forget()
-        self._tell({which: view.row_of(each, self._rate(which)) for which, each in found.items()})
+        self._tell({which: view.row_of(each, self._rates.of(which)) for which, each in found.items()})
 
     def _remember(self, which: str, before: Listed | None, after: Listed, quiet: bool = False) -> int:
         """Note what has happened; `quiet`: before the first look, so that it counts for no rate.
@@ -227,9 +226,6 @@ class Poller:
                 break
             del self._histories[which]
         self._rates.forget(self._at_ms / 1000)
-
-    def _rate(self, which: str) -> Rate:
-        return self._rates.of(which)
 
     def _tell(self, rows: dict[str, dict[str, Any]]) -> None:
         """Tell the browsers what has changed; without rows, only how it stands with the server."""
