@@ -385,10 +385,10 @@ class Process(Agent):
 
     def release_later(self, record: LeaseRecord, first: Call) -> None:
         noted = _Noted(first)
-        before = self.releasing.before(first.keys[0])
+        before = self.releasing.latest.get(first.keys[0])
         super().release_later(record, noted)  # type: ignore[arg-type]
         self.world.counted["released without waiting"] += 1
-        under_way = self.releasing.before(first.keys[0])
+        under_way = self.releasing.latest.get(first.keys[0])
         if under_way is not None and under_way is not before:
             self.released_later[record.token] = self.world.now
             under_way.bells.append(lambda: self._look_at_release(record, noted))

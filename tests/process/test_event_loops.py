@@ -186,13 +186,13 @@ def test_a_loss_is_told_before_who_waits_for_it_goes_on(
     async def hold() -> None:
         lease = await locks.lock(unique_name, ttl=0.2, renew=False).acquire()
         lease.on_lost(told.append)
-        tell = lease._home.tell
+        tell = lease._record.home.tell
 
         def slowly(*args: Any) -> None:
             time.sleep(0.2)
             tell(*args)
 
-        monkeypatch.setattr(lease._home, "tell", slowly)
+        monkeypatch.setattr(lease._record.home, "tell", slowly)
         assert await lease.lost.wait(PATIENCE_S)
 
     asyncio.run(hold())
