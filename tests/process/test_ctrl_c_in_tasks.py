@@ -236,54 +236,59 @@ def interrupted(main):
         return
     sys.exit("it was not interrupted")
 
-def free():
+def free(left=lambda: lock.locked() or lock.waiters()):
     until = time.monotonic() + 30  # not after the ttl
-    while lock.locked() or lock.waiters():
+    while left():
         assert time.monotonic() < until, (lock.holder(), lock.waiters())
         time.sleep(0.01)
+
+async def inside(block, left=lambda: lock.locked() or lock.waiters()):
+    async with holdfast.trio.connect(url) as locks:
+        try:
+            await block(locks.lock(name, ttl=600))
+        except KeyboardInterrupt:
+            free(left)  # by the block, and not by the end of the client or of the run
+            raise
 """
 WHILE_IT_WAITS = """
-async def main():
-    async with holdfast.trio.connect(url) as locks:
-        ctrl_c_when(lock.waiters)
-        await locks.lock(name, ttl=600).acquire()
+async def wait(mine):
+    ctrl_c_when(lock.waiters)
+    await mine.acquire()
 
 with lock:
-    interrupted(main)
+    interrupted(lambda: inside(wait, lock.waiters))
 """
 WHILE_IT_HOLDS = """
-async def main():
-    async with holdfast.trio.connect(url) as locks, locks.lock(name, ttl=600):
+async def hold(mine):
+    async with mine:
         ctrl_c_when(lock.locked)
         await trio.sleep_forever()
 
-interrupted(main)
+interrupted(lambda: inside(hold))
 """
 WHILE_IT_COMPUTES = """
-async def main():
-    async with holdfast.trio.connect(url) as locks, locks.lock(name, ttl=600):
+async def compute(mine):
+    async with mine:
         ctrl_c_when(lock.locked)
         while True:
             time.sleep(0.01)
 
-interrupted(main)
+interrupted(lambda: inside(compute))
 """
 BEHIND_A_GRANT = """
-async def main():
-    async with holdfast.trio.connect(url) as locks:
-        mine = locks.lock(name, ttl=600)
-        granted = mine._granted
+async def enter(mine):
+    granted = mine._granted
 
-        def then(*args):
-            lease = granted(*args)
-            ctrl_c()
-            return lease
+    def then(*args):
+        lease = granted(*args)
+        ctrl_c()
+        return lease
 
-        mine._granted = then
-        async with mine:
-            await trio.sleep_forever()
+    mine._granted = then
+    async with mine:
+        await trio.sleep_forever()
 
-interrupted(main)
+interrupted(lambda: inside(enter))
 """
 AT_ANY_MOMENT = """
 armed = threading.Event()
