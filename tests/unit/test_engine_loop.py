@@ -250,6 +250,56 @@ def test_where_no_thread_can_be_started_those_who_wait_do_its_work(monkeypatch: 
     eventually(lambda: engine.thread is None and not engine._acts)
 
 
+def test_a_handler_that_raises_leaves_no_act_half_done_where_callers_do_its_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interruption(BaseException):
+        pass
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def interrupt(*_: object) -> None:
+        raise Interruption
+
+    def act(number: int) -> None:
+        begun.append(number)
+        inside.set()
+        time.sleep(0.001)
+        sum(range(10_000))
+        ended.append(number)
+
+    def send() -> None:
+        while inside.wait() and not over:
+            inside.clear()
+            signal.pthread_kill(main, signal.SIGUSR1)  # a signal of the process may be taken by another thread
+
+    begun, ended, interrupted, over, inside = list[int](), list[int](), 0, list[int](), threading.Event()
+    main = threading.get_ident()
+    sender = threading.Thread(target=send)
+    sender.start()
+    engine = Engine()
+    client = object()
+    engine.enter(client)
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for number in range(50):
+            engine.call(act, number)
+            try:
+                engine.wait(silent_bell(), 20)
+            except Interruption:
+                interrupted += 1
+    over.append(1)
+    inside.set()
+    sender.join()
+    signal.signal(signal.SIGUSR1, before)
+    assert begun == ended == list(range(50)) and interrupted == 50
+    assert engine.runs()
+    engine.call(engine.leave, client)
+    eventually(lambda: engine.thread is None and not engine._acts)
+
+
 def test_without_epoll_and_eventfd_it_runs_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("select.epoll", raising=False)
     monkeypatch.delattr("os.eventfd", raising=False)

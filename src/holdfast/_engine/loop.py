@@ -22,6 +22,7 @@ import itertools
 import os
 import select
 import selectors
+import signal
 import socket
 import sys
 import threading
@@ -246,6 +247,8 @@ class Engine:
         if sys.is_finalizing():
             self._running.clear()  # whatever ran it does not any more
         me = (threading.get_ident(),)
+        # A signal of this thread waits until the turn is over: what its handler raises would leave an act half done.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             if self._running.setdefault("", me) is not me:
                 return False
@@ -257,6 +260,7 @@ class Engine:
         finally:
             if self._running.get("") is me:
                 del self._running[""]
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def is_mine(self) -> bool:
         """True if the engine's own thread calls this."""
