@@ -84,7 +84,7 @@ class SessionBase:
         self.sequence = itertools.count(1)
         #: Leases by what is held and who holds it.
         self.owners: dict[tuple[str, int], weakref.ref[Any]] = {}
-        #: By their tokens, what asks for a lease: the code that called, how far that was, and the lock.
+        #: By their tokens, what asks for a lease: the code that called, how far that was, and what gives it back.
         self.asking: dict[str, Asking] = {}
         self._shared: dict[tuple[str, Options], Shared] = {}
         self.scripts = Scripts()

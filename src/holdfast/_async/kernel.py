@@ -252,7 +252,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         report: Any = None
         asking = self._session.asking
         try:
-            asking[token] = code, offset, kept.give_up_for
+            asking[token] = code, offset, kept
             if driver.closed:  # as in `_acquire`
                 raise driver.closed_error()
             if not kept.take(token, clock()):

@@ -165,7 +165,7 @@ class CachedLease(Tenure):
         except RequestFailed:
             pass  # it goes on in the background, until the ttl ends it
 
-    async def give_up_for(self, token: str) -> None:
+    async def _give_back(self, token: str) -> None:
         """Release what that acquire has taken, if it has, and did not begin."""
         if self.was_taken(token):
             await self.give_up()
