@@ -158,8 +158,26 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "what is not waited for may lie where messages come",
             LINK,
-            "elif self._led or (not self._subscribes and self._is_quiet()):",
-            "elif self._led or self._is_quiet():",
+            "        later.may_lie = not self._subscribes\n",
+            "",
+        ),
+        (
+            "who has read for itself does not have the engine read messages again",
+            LINK,
+            "                    elif self._pending or self._subscribes:\n",
+            "                    elif self._pending:\n",
+        ),
+        (
+            "the engine does not look whether who reads has just left",
+            LINK,
+            "            if not self._reading:\n                self._watch(True)  # but it left before that\n",
+            "",
+        ),
+        (
+            "the main thread reads messages",
+            LINK,
+            "return self._poll is not None and (not self._subscribes or get_ident() != main_thread().ident)",
+            "return self._poll is not None",
         ),
         (
             "no one is told that no messages come any more",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +18,7 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockAcquisition, acquire_each, release_each
 from holdfast._core.settings import DEFAULT
 from holdfast._engine import link as links
-from holdfast._engine.loop import Engine
+from holdfast._engine.loop import READ, Engine
 from holdfast._engine.pack import PreparedRequest, pack_command, pack_script
 from holdfast._engine.requests import Ask, Bundle, Later
 from holdfast._engine.server import Server
@@ -34,6 +36,7 @@ SHA_OF_EACH = SCRIPTS["acquire_each"].sha.encode()
 GRANTED = b"*2\r\n:1\r\n:7\r\n"
 
 
+MESSAGE = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$5\r\nhello\r\n"
 SUBSCRIBED = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
 
 
@@ -559,7 +562,7 @@ def test_messages_come_between_replies(server: Server, peer: Peer, engine: Engin
     server.on_deaf = deaf.set
     engine.call(server.subscribe, "SUBSCRIBE", "c", 20.0, subscribed)
     assert subscribed.wait()[1] is None
-    peer.say(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$5\r\nhello\r\n")
+    peer.say(MESSAGE)
     assert command(server, "ECHO", "x").wait() == (b"x", None)
     eventually(lambda: found, "the message")
     assert found == [[b"message", b"c", b"hello"]] and not deaf.is_set()
@@ -578,7 +581,129 @@ def test_while_messages_may_come_everything_is_read_at_once(
     assert told(server).wait() == (1, None)
 
 
+def reads_of(link: Any) -> list[None]:
+    """How often the engine reads by that link from now on, one entry each."""
+    found: list[None] = []
+    read = link._read
+
+    def counted() -> None:
+        found.append(None)
+        read()
+
+    link._read = counted
+    return found
+
+
+def with_messages(server: Server, peer: Peer, engine: Engine) -> list[Any]:
+    """Have it subscribe; returns the messages that come."""
+    found: list[Any] = []
+    server.on_message = found.append
+    peer.answer = lambda words: SUBSCRIBED if words[0] == b"SUBSCRIBE" else GRANTED
+    subscribed = Answered()
+    engine.call(server.subscribe, "SUBSCRIBE", "c", 20.0, subscribed)
+    assert subscribed.wait()[1] is None
+    return found
+
+
+def ask_many(link: Any, count: int) -> list[Any]:
+    return [link.ask(Ask(ALONE, f"t{number}", clock() + 20.0)) for number in range(count)]
+
+
+def in_a_thread(act: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(act).result(20)
+
+
+def test_where_more_than_two_threads_take_turns_the_engine_reads(server: Server, peer: Peer) -> None:
+    link = connected(server)
+    peer.answer = lambda words: GRANTED
+    reads = reads_of(link)
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two, ThreadPoolExecutor(1) as three:
+        for thread in (one, two, one, two):
+            assert thread.submit(ask_many, link, 1).result(20) == [([1, 7], None)]
+        assert not reads, "two may"
+        for thread in (three, one, two, three, one, two):
+            assert thread.submit(ask_many, link, 1).result(20) == [([1, 7], None)]
+        assert len(reads) == 6
+        assert two.submit(ask_many, link, 9).result(20) == [([1, 7], None)] * 9
+    assert len(reads) == 6, "it is the only one that asks"
+
+
+def test_a_thread_reads_for_itself_though_messages_may_come(server: Server, peer: Peer, engine: Engine) -> None:
+    found = with_messages(server, peer, engine)
+    reads = reads_of(server.link)
+    assert in_a_thread(lambda: ask_many(server.link, 20)) == [([1, 7], None)] * 20
+    assert not reads, "the engine has read"
+    peer.say(MESSAGE)
+    eventually(lambda: found, "the message")
+    assert reads and found == [[b"message", b"c", b"hello"]]
+
+
+def test_a_message_before_the_reply_of_a_thread_is_heard(server: Server, peer: Peer, engine: Engine) -> None:
+    found = with_messages(server, peer, engine)
+    peer.answer = lambda words: MESSAGE + GRANTED
+    assert asked(server).wait() == ([1, 7], None)
+    eventually(lambda: found, "the message")
+
+
+def test_the_main_thread_does_not_read_messages(server: Server, peer: Peer, engine: Engine) -> None:
+    with_messages(server, peer, engine)
+    reads = reads_of(server.link)
+    assert server.link.ask(Ask(ALONE, "t", clock() + 20.0)) == ([1, 7], None)
+    assert reads
+
+
+def test_the_engine_reads_where_a_reader_has_just_left(server: Server, peer: Peer, engine: Engine) -> None:
+    found = with_messages(server, peer, engine)
+    link, watch = server.link, server.link._watch
+
+    def leaving(armed: bool) -> None:
+        link._reading.clear()
+        watch(armed)
+
+    def read() -> None:
+        link._reading[""], link._watch = (0,), leaving
+        link._read()
+        del link._watch
+
+    on_engine(engine, read)
+    peer.say(MESSAGE)
+    eventually(lambda: found, "the message")
+
+
+def test_of_two_threads_that_change_what_is_watched_the_last_counts(server: Server, engine: Engine) -> None:
+    link, watched = connected(server), list[int]()
+
+    def watch(_fd: int, mask: int) -> None:
+        watched.append(mask)
+        link._armed = True  # as by another thread
+
+    link._engine = SimpleNamespace(watch=watch)
+    try:
+        link._watch(False)
+    finally:
+        link._engine = engine
+    assert watched == [0, READ]
+
+
 # ---- event loops that read ----
+
+
+def test_an_event_loop_reads_though_messages_may_come(server: Server, peer: Peer, engine: Engine) -> None:
+    found = with_messages(server, peer, engine)
+    link = server.link
+    with on_engine(engine, link.watched) as twin:
+        reads = reads_of(link)
+        answered = Answered()
+        link.put_all([Later(ALONE, "t", clock() + 20.0, answered)])
+        assert select.select([twin], [], [], 20)[0]
+        link.read_here()
+        assert answered.wait() == ([1, 7], None) and not reads
+        peer.say(MESSAGE)
+        eventually(lambda: found, "the message")
+        assert reads
+        link.put_all([Later(ALONE, "t", clock() + 20.0, lambda reply, failure: found.append(reply))])
+        eventually(lambda: len(found) > 1, "where the loop does not read, the engine does")
 
 
 def test_an_event_loop_that_watches_hears_of_the_end(server: Server, peer: Peer, engine: Engine) -> None:

@@ -7,10 +7,12 @@ Theory: a helper thread connects (`dial.py`); what is sent meanwhile waits here.
 *seat* for what never waits: requests of callers leave at once, those of the engine together at the end of its turn. Who
 finds the seat taken leaves its request to who has it, who looks for more before and after it gets up.
 
-The engine reads. But where nothing is under way and no messages can come, a caller reads the reply itself, as the
-*leader*, and spares two switches of threads; whatever else comes meanwhile it reads, too, until its own reply is there.
-The reply to a request that is not waited for wakes no thread: while only those are under way, the socket is not
-watched, and they are read together with the next reply, or after `LIE_S`.
+The engine reads. But where nothing is under way, and hardly another thread asks, a caller reads the reply itself, as
+the *leader*, and spares two switches of threads; whatever else comes meanwhile it reads, too, until its own reply is
+there. So does an event loop that has a copy of the socket. Where messages can come, the engine is told to read again
+when no reply is waited for, and the main thread does not lead: a signal handler may hold it up, and the messages. The
+reply to a request that is not waited for wakes no thread: while only those are under way, the socket is not watched,
+and they are read together with the next reply, or after `LIE_S`.
 
 A signal handler may raise wherever a caller writes or reads. So seats are no locks: who has one is in it, and can look
 whether it was taken, however that was interrupted; a request leaves the queue in one step with its arrival among those
@@ -31,7 +33,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from itertools import repeat
-from threading import get_ident
+from threading import get_ident, main_thread
 from typing import Any
 
 from holdfast._core.effects import Reply
@@ -99,6 +101,8 @@ class Link(Matching):
         #: Who writes, and who reads, by one key: the thread's number in a tuple of its own.
         self._seat: dict[str, tuple[int]] = {}
         self._reading: dict[str, tuple[int]] = {}
+        #: The two threads that asked last: where more ask in turn, the engine reads for all.
+        self._recent: tuple[tuple[int], ...] = ()
         #: Whether a caller reads, what it waits with, and whether it is between bytes and what they say.
         self._led = self._inside = False
         self._poll: Any = None
@@ -226,15 +230,20 @@ class Link(Matching):
         """Send it, and wait for its outcome until its deadline; None where nothing can be sent from here."""
         if not self.is_open or ((self._seat or self._reading) and self._is_below()):
             return None
-        if self._poll is not None and not self._subscribes and (not self._pending or self._is_quiet()):
-            reading, me = self._reading, (get_ident(),)
+        reading, me = self._reading, (get_ident(),)
+        recent = self._recent
+        if me not in recent:
+            self._recent = (me, *recent[:1])
+        if (me in recent or len(recent) < 2) and (not self._pending or self._is_quiet()) and self._may_lead():
             try:
                 if reading.setdefault("", me) is me:
                     self._lead(ask)
                     self._led = False
                     del reading[""]
-                    if self._pending or self._queue or self._retired:
+                    if self._queue or self._retired:
                         self._engine.call(self.rescue)
+                    elif self._pending or self._subscribes:
+                        self._arm(me)
             except BaseException:
                 if reading.get("") is me:
                     self._led = False
@@ -247,6 +256,28 @@ class Link(Matching):
                 ask.end(None, self.server.silent(True))
                 self._engine.call(self.overdue)
         return ask.outcome
+
+    def _may_lead(self) -> bool:
+        """False where messages may come, which a signal handler could keep this thread from reading."""
+        return self._poll is not None and (not self._subscribes or get_ident() != main_thread().ident)
+
+    def _arm(self, me: tuple[int]) -> None:
+        """By who reads no more: have the engine read what may come."""
+        seat = self._seat
+        try:
+            if seat.setdefault("", me) is not me:
+                self._engine.call(self.rescue)
+                return
+            if self._sock is not None and not self._armed:
+                self._watch(True)
+            del seat[""]
+            if self._queue:
+                self.write()
+        except BaseException:
+            if seat.get("") is me:
+                del seat[""]
+            self._engine.call(self.rescue)
+            raise
 
     def _lead(self, ask: Ask) -> None:
         """Send it, and read what comes, until its own reply has."""
@@ -301,6 +332,7 @@ class Link(Matching):
         """Send it, and wait for nothing; False where nothing can be sent from here."""
         if not self.is_open or ((self._seat or self._reading) and self._is_below()):
             return False
+        later.may_lie = not self._subscribes
         self._put(later)
         self._have_ticks()
         return True
@@ -324,9 +356,11 @@ class Link(Matching):
         try:
             if reading.setdefault("", me) is me:
                 try:
-                    self._read_for_callers()
+                    goes_on = self._read_for_callers()
                 finally:
                     del reading[""]
+                if goes_on and not (self._is_quiet() if self._pending else not self._subscribes):
+                    self._arm(me)
         except BaseException:
             if reading.get("") is me:
                 del reading[""]
@@ -420,7 +454,7 @@ class Link(Matching):
         """With the seat: have the engine read what comes, unless a caller does, or all of it may lie."""
         if not self._armed:
             self._watch(True)
-        elif self._led or (not self._subscribes and self._is_quiet()):
+        elif self._led or self._is_quiet():
             self._watch(False)
 
     def _is_quiet(self) -> bool:
@@ -432,9 +466,11 @@ class Link(Matching):
         return True
 
     def _watch(self, armed: bool) -> None:
-        """With the seat, or in the engine."""
+        """With the seat, or in the engine; where both do at a time, the last word counts."""
         self._armed = armed
         self._engine.watch(self._fd, (READ if armed else 0) | (WRITE if self._out else 0))
+        if self._armed != armed:
+            self._watch(self._armed)
 
     def _leave(self, rest: bytes) -> None:
         self._out = rest
@@ -495,7 +531,7 @@ class Link(Matching):
             self.write()
             if self._seat or self._reading:
                 self._engine.later(STUCK_S, self._look_for_stuck, self._writes, self._reads)
-            elif self._pending:
+            elif self._pending or (self._subscribes and not self._retired):
                 self._watch(True)
             else:
                 self._end_if_done()
@@ -551,6 +587,8 @@ class Link(Matching):
         me = (get_ident(),)
         if self._reading.setdefault("", me) is not me:
             self._watch(False)  # a caller reads, and has us watch again afterwards
+            if not self._reading:
+                self._watch(True)  # but it left before that
             return
         try:
             trouble = self._receive()

@@ -89,12 +89,11 @@ class Ask:
 class Later(Ask):
     """One that no caller waits for. `told(reply, failure)` is called in whichever thread has read it."""
 
-    __slots__ = ("told",)
-
-    may_lie = True
+    __slots__ = ("may_lie", "told")
 
     def __init__(self, prepared: PreparedRequest, token: str, deadline: float, told: Answer) -> None:
         super().__init__(prepared, token, deadline)
+        self.may_lie = True
         self.told = told
 
     def end(self, reply: Reply, failure: RequestFailed | None) -> None:
