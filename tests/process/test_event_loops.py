@@ -560,3 +560,23 @@ def test_a_loop_that_was_blocked_finds_its_lease_lost(valkey_server: embedded.Se
             assert lease.state is LeaseState.LOST
 
     asyncio.run(main())
+
+
+def test_a_request_alone_leaves_before_the_loop_turns(valkey_server: embedded.Server, unique_name: str) -> None:
+    """Several that come while one is under way go together, at the end of the turn."""
+
+    async def main() -> None:
+        async with holdfast.asyncio.connect(valkey_server.url) as locks:
+            await (await locks.lock(unique_name).acquire()).release()  # connects
+            names = [f"{unique_name}:{number}" for number in range(3)]
+            acquires = [asyncio.ensure_future(locks.lock(name).acquire()) for name in names]
+            await asyncio.sleep(0)  # each has begun
+            until = time.monotonic() + PATIENCE_S
+            while not raw.exists(f"holdfast:{{{names[0]}}}"):
+                assert time.monotonic() < until, "the first request was not sent"
+            assert not raw.exists(f"holdfast:{{{names[2]}}}")
+            for acquire in acquires:
+                await (await acquire).release()
+
+    with redis.Redis.from_url(valkey_server.url) as raw:
+        asyncio.run(main())

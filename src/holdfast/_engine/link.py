@@ -681,6 +681,11 @@ class Link(Matching):
         return clock() - self._heard_at
 
     @property
+    def owes(self) -> bool:
+        """Whether replies are under way."""
+        return bool(self._pending)
+
+    @property
     def is_silent(self) -> bool:
         """Whether it owes replies, and says nothing."""
         return bool(self._pending) and self._sock is not None and self.quiet_s() >= SILENCE_S

@@ -131,8 +131,10 @@ class Home:
     # -- asking -----------------------------------------------------------------------------------
 
     def put(self, server: Server, ask: Ask) -> None:
-        """Send it with what others ask for in this turn of the loop."""
-        if not self.loop.collects:
+        """Send it: at once where nothing is under way, else with what others ask for in this turn of the loop."""
+        link = self._link
+        is_first = not self._out and link is not None and link is server.link and not link.owes
+        if is_first or not self.loop.collects:
             server.put_all([ask])
             return
         if not self._out:
