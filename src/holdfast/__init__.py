@@ -10,7 +10,6 @@ with locks.lock("orders:42", ttl=30) as lease:
 from __future__ import annotations
 
 from holdfast._runtime.lazily import lazily as _lazily
-from holdfast.errors import *
 
 TYPE_CHECKING = False  # that of typing, which takes longer to import than all of this
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast._sync.optimistic import Optimistic, Transaction
     from holdfast._sync.rwlock import ReadLease, ReadLock, RWLock, WriteLease, WriteLock
     from holdfast._sync.semaphore import Semaphore
+    from holdfast.errors import *
 
 __all__ = [
     "AcquireCancelled",
@@ -134,10 +134,10 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("asyncio", "embedded", "fencing", "testing", "trio"):
+    if name in ("asyncio", "embedded", "errors", "fencing", "testing", "trio"):
         return _lazily(f"holdfast.{name}")
-    if name in _HOME:
-        value = globals()[name] = getattr(_lazily(f"holdfast.{_HOME[name]}"), name)
+    if name in __all__:
+        value = globals()[name] = getattr(_lazily(f"holdfast.{_HOME.get(name, 'errors')}"), name)
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
