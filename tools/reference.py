@@ -1,7 +1,7 @@
 """The reference of the documentation site: every public name with its members, made from the docstrings.
 
 `python tools/reference.py` prints it. What is inherited is shown with the class that users have, a signature is whole,
-private parameters are left out, and what reads the same for asyncio is explained once.
+private parameters are left out, and what reads the same for asyncio, or for another class, is explained once.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ MADE_BY_USERS = {"Client", "Cancel", "Observer", "FenceGate", "Server", "Prometh
 }
 _DROPPED = {"elsewhere"}
 _WIDTH = 96
+#: A text of more words is on a page once.
+_LONG = 12
 
 
 def _public(module: ModuleType) -> list[str]:
@@ -166,6 +168,8 @@ class _Page:
         self.name = module
         #: The API that explains what reads the same here.
         self._brief_of = brief_of
+        #: The member that a long text was first explained with.
+        self._explained: dict[str, str] = {}
         #: What links to that begin with.
         self._there = f"{there}#{brief_of.__name__}." if brief_of is not None else ""
 
@@ -240,8 +244,10 @@ class _Page:
         documented = value if value.__doc__ else _inherited(kind, member)
         if twin is not None:
             yield self._brief(documented, full, 8)
-        else:
-            yield self._linked(_text(documented, 8))
+            return
+        text = _text(documented, 8)
+        first = self._explained.setdefault(text, full) if len(text.split()) > _LONG else full
+        yield self._linked(text) if first == full else f"As [`{first}`](#{self.name}.{first})."
 
     def _brief(self, documented: Any, full: str, indented: int) -> str:
         """Return a text of one paragraph; else a link to the same text elsewhere."""

@@ -94,6 +94,14 @@ def test_the_options_of_a_lease_are_a_table() -> None:
     assert ALL.count("seconds after which it is no longer renewed") == 1, "the options are explained once"
 
 
+def test_a_long_text_is_explained_once() -> None:
+    assert "As [`Lock.acquire`](#holdfast.Lock.acquire)." in entry("holdfast.WriteLock.acquire")
+    assert "```python\nWriteLock.acquire(" in entry("holdfast.WriteLock.acquire"), "the signature is its own"
+    for name, page in PAGES.items():
+        paragraphs = [each for each in page.split("\n\n") if len(each.split()) > 50 and not each.startswith("```")]
+        assert len(paragraphs) == len(set(paragraphs)), name
+
+
 def test_nothing_private_is_shown() -> None:
     code = "\n".join(re.findall(r"```python\n(.*?)```", ALL, re.DOTALL))
     assert re.findall(r"\b_[a-z]\w*|\bSession\b|\bLeaseRecord\b|<class|ForwardRef|object at 0x", code) == []
