@@ -329,7 +329,7 @@ def _measure_core(server: _Server, quick: bool) -> Costs:
     rows = [
         (what, f"{us:.1f}", f"{us / floor_us:.1f}", f"{1e6 / us:,.0f}")
         for what, us in (
-            ("SET and DEL", floor_us),
+            ("SET, DEL", floor_us),
             ("acquire and release, free", usual["acquire"] + usual["release"]),
             ("queue, handed over, renew", usual["turn"]),
             ("renewal", usual["renew"]),

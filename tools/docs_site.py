@@ -60,6 +60,7 @@ KEYWORDS: dict[str, tuple[str, str]] = {
         "elasticache, memorydb, azure, memorystore, upstash, dragonfly, garnet, kvrocks, keydb, redict",
         "云服务, 托管, 阿里云, 兼容",
     ),
+    "scale.md": ("capacity, memory, many clients, sharding", "容量, 内存, 大规模, 分片"),
     "operations.md": ("prometheus, metrics, monitoring, acl", "监控, 指标, 告警, prometheus"),
     "benchmarks.md": ("benchmark, performance, latency", "基准测试, 性能, 延迟"),
     "primitives/lock.md": ("mutex, reentrant, renew, watchdog", "互斥锁, 可重入锁, 看门狗, 续期, 续约, 公平锁, 惊群"),
