@@ -241,7 +241,7 @@ def one_round(pair: Pair, world: World, primitive: str) -> int:
         drawn, args = GENERATORS[name := rng.choice(names)](world)
         pair.script(name, drawn, args)
         keys.update(drawn)
-        if rng.random() < 0.05:
+        if rng.random() < 0.05 and keys:
             key = rng.choice(sorted(keys))
             if key.endswith((":readers", ":holders")):
                 # Its members have their own time: one of them is over.

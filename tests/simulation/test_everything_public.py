@@ -25,6 +25,7 @@ _FACT = "a fact of the object: sends nothing"
 _MAKES = "makes an object: sends nothing"
 _LOOKS = "looks only; what looks is played as Election.leader, and compared with real servers in tests/differential"
 _TOLD = "tells in this process what Lease.ensure_held sees; the drivers tell it: tests/contract, tests/process"
+_CHECKED = "a renewal that is waited for, which extend is, too: tests/contract/test_checks.py"
 _HANDED_OVER = "asks what extend does, and ends a lease in one client: tests/contract/test_handing_over.py"
 _ONE_BY_ONE = "its protocol is played in the modes of breaks; and tests/contract/test_break.py"
 _ASKED = "tells in this process what came in the inbox: tests/contract/test_break.py"
@@ -33,11 +34,20 @@ _OBSERVED = "tells of what has happened: tests/package/test_observers.py"
 _MIXED = "a loop or a decorator around what is played"
 
 NOT_PLAYED: dict[str, str] = {
+    **dict.fromkeys([f"{kind}Lease.check" for kind in ("", "Read", "Write")], _CHECKED),
     **dict.fromkeys(("Client.adopt", *(f"{kind}Lease.handle" for kind in ("", "Read", "Write"))), _HANDED_OVER),
     **dict.fromkeys(
         (
             *("Barrier.name", "Barrier.parties", "CountDownLatch.name", "Election.name", "Event.name", "RWLock.name"),
-            *("Client.namespace", "Condition.lock", "MultiLock.names", "Semaphore.permits", "FenceGate.newest"),
+            *(
+                "Client.namespace",
+                "Client.held",
+                "LeaseInfo.queue_full",
+                "Condition.lock",
+                "MultiLock.names",
+                "Semaphore.permits",
+                "FenceGate.newest",
+            ),
             *(f"{lock}.{fact}" for lock in ("Lock", "MultiLock", "ReadLock", "WriteLock") for fact in ("name", "ttl")),
             *("Semaphore.name", "Semaphore.ttl"),
             *(
@@ -126,7 +136,7 @@ NOT_PLAYED: dict[str, str] = {
         ),
         _OBSERVED,
     ),
-    **dict.fromkeys(("Client.lock_for", "Client.locked", "Condition.wait_for"), _MIXED),
+    **dict.fromkeys(("Client.lock_for", "Client.locked", "Client.limited", "Condition.wait_for"), _MIXED),
     **dict.fromkeys(
         ("Cancel.clear", "Cancel.is_set", "Cancel.isSet", "Cancel.set", "Cancel.wait"),
         "an event of threading; what it does to an acquisition is the worlds' cancellation, at any effect",
