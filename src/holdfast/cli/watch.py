@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -85,15 +86,5 @@ def _print(change: Change, options: argparse.Namespace) -> None:
 
 
 def _fact(change: Change) -> dict[str, Any]:
-    who = change.who
-    return {
-        "what": change.what,
-        "kind": change.kind,
-        "name": change.name,
-        "at": change.at.isoformat(),
-        "who": who and person(who),
-        "held": change.held,
-        "waiters": change.waiters,
-        "fencing_token": change.fencing_token or None,
-        "reason": change.reason,
-    }
+    facts = {**dataclasses.asdict(change), "at": change.at.isoformat(), "who": change.who and person(change.who)}
+    return {**facts, "fencing_token": change.fencing_token or None}
