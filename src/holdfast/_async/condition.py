@@ -106,7 +106,6 @@ class Condition(Enterable[Lease]):
             again = lock._record(token, got)
             again.on_loss = record.on_loss
             again.report, again.lease = record.report, record.lease
-            # sync-drop
             again.home = record.home
             # sync-drop
             for block in lease._bodies or ():

@@ -101,6 +101,7 @@ class Condition(Enterable[Lease]):
             again = lock._record(token, got)
             again.on_loss = record.on_loss
             again.report, again.lease = record.report, record.lease
+            again.home = record.home
             lease._record = again
             if record.on_loss is not None:
                 again.on_loss = record.on_loss  # `lost` was asked for just now
