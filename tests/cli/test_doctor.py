@@ -423,6 +423,21 @@ def test_without_scripts(private_server: Callable[..., embedded.Server]) -> None
     assert (status, weights(report)["lock"], weights(report)["scripts"]) == (0, "ok", "warning")
 
 
+def test_a_server_that_lacks_what_clients_say_at_first(private_server: Callable[..., embedded.Server]) -> None:
+    server = private_server(config={"rename-command": [f'{each} ""' for each in ("HELLO", "CLIENT", "INFO", "CONFIG")]})
+    status, report = examined(server.url)
+    assert (status, weights(report)["lock"]) == (0, "ok"), report
+    assert "as managed services do" in report["here"]
+
+
+def test_what_a_server_lacks_is_not_followed_by_advice_to_run_this_command(
+    private_server: Callable[..., embedded.Server],
+) -> None:
+    status, report = examined(private_server(config={"rename-command": 'TIME ""'}).url)
+    (refused,) = [finding for finding in report["findings"] if finding["weight"] == "fatal"]
+    assert status == 78 and "needs TIME in scripts" in refused["what"] and "holdfast doctor`" not in refused["what"]
+
+
 def test_a_user_without_scripts(private_server: Callable[..., embedded.Server]) -> None:
     server = private_server()
     with redis.Redis.from_url(server.url) as client:

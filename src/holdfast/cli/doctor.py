@@ -53,7 +53,9 @@ _MARKS = {"fatal": "NO", "danger": "!!", "warning": "! ", "note": "- ", "ok": "o
 
 
 #: What errors advise, and this command is.
-_ADVICE = re.compile(r" \(`holdfast doctor` tries it\)|; `holdfast doctor` checks what locks need of a server")
+_ADVICE = re.compile(
+    r" \(`holdfast doctor` tries it\)|; `holdfast doctor` (checks what locks need of a server|says what works there)"
+)
 
 
 @dataclass(frozen=True)
@@ -316,7 +318,9 @@ def _check_trial(found: Survey) -> Iterator[Finding]:
         )
     elif "restarted recently" in str(error):
         do = "wait for them: members that were started recently do not vote, since they may have forgotten a lease"
-    yield Finding("lock", "fatal", f"a lock could not be acquired and handed over: {exits.sentence(error)}", do)
+    yield Finding(
+        "lock", "fatal", f"a lock could not be acquired and handed over: {_ADVICE.sub('', exits.sentence(error))}", do
+    )
 
 
 def _without_scripts(warning: str) -> tuple[str, str]:

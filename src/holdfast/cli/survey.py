@@ -22,6 +22,8 @@ __all__ = ["Facts", "Survey", "survey"]
 
 #: How long a server has for each answer, s.
 _PATIENCE_S = 5.0
+#: Of all connections: they send no HELLO, which some servers lack.
+_PLAIN: dict[str, Any] = {"socket_timeout": _PATIENCE_S, "socket_connect_timeout": _PATIENCE_S, "protocol": 2}
 
 _KINDS = {"redis+sentinel": "sentinel", "redis+cluster": "cluster", "redlock": "quorum"}
 #: What CONFIG GET is asked for.
@@ -161,9 +163,9 @@ def _sentinel(found: Survey, url: str, namespace: str | None) -> None:
     master: tuple[str, int] | None = None
     for address in hosts.split(","):
         host, _, port = address.rpartition(":") if ":" in address else (address, "", "26379")
-        kwargs: dict[str, Any] = {"ssl": scheme == "rediss", "socket_timeout": _PATIENCE_S, **theirs}
+        kwargs: dict[str, Any] = {"ssl": scheme == "rediss", **_PLAIN, **theirs}
         try:
-            with redis.Redis(host=host, port=int(port), socket_connect_timeout=_PATIENCE_S, **kwargs) as client:
+            with redis.Redis(host=host, port=int(port), **kwargs) as client:
                 told = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
                 if told:
                     master = master or (_text(told[0]), int(told[1]))
@@ -194,7 +196,7 @@ def _cluster(found: Survey, url: str, namespace: str | None) -> None:
     for address in hosts.split(","):
         seed = f"{scheme}://{credentials}{at}{address}/0?{parts.query}"
         try:
-            with redis.Redis.from_url(seed, socket_timeout=_PATIENCE_S, socket_connect_timeout=_PATIENCE_S) as client:
+            with redis.Redis.from_url(seed, **_PLAIN) as client:
                 if not masters:
                     own = address.rpartition(":")[0] or address
                     masters = set(_masters(client.execute_command("CLUSTER SLOTS"), own))
@@ -243,7 +245,7 @@ def _ask(url: str, namespace: str | None, kind: str = "single") -> Facts:
     import redis
 
     # Small waits, no repeats: a server in trouble is what we want to see.
-    with redis.Redis.from_url(url, socket_timeout=_PATIENCE_S, socket_connect_timeout=_PATIENCE_S) as client:
+    with redis.Redis.from_url(url, **_PLAIN) as client:
         facts = Facts(_shown(url), namespace, kind=kind)
         _let_in(client, facts.server)
         facts.info = _told(lambda: client.info("everything")) or _told(client.info, facts.refusals) or {}
