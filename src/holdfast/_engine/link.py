@@ -322,7 +322,11 @@ class Link(Matching):
         bell, patience_s = silent_bell(), RESCUE_S
         ask.bell = bell
         if not ask.is_put:
-            self._leave_or_put(ask)
+            self._queue.append(ask)
+            if self._engine.asleep:
+                self._write_or_leave()
+            else:
+                self._engine.call(self.write)  # which sends what many have asked for in one piece
         while ask.outcome is None and not self.forgotten and (left_s := ask.deadline - clock()) > 0:
             if not self._engine.wait(bell, left_s if left_s < patience_s else patience_s):
                 self._engine.call(self.rescue)
@@ -333,7 +337,8 @@ class Link(Matching):
         if not self.is_open or ((self._seat or self._reading) and self._is_below()):
             return False
         later.may_lie = not self._subscribes
-        self._put(later)
+        self._queue.append(later)
+        self._write_or_leave()
         self._have_ticks()
         return True
 
@@ -376,18 +381,6 @@ class Link(Matching):
             request.end(reply, failure)
         else:
             self._engine.call(request.end, reply, failure)
-
-    def _leave_or_put(self, ask: Ask) -> None:
-        """Where the engine is at work, leave it to that, which sends what many have asked for in one piece."""
-        if self._engine.asleep:
-            self._put(ask)
-            return
-        self._queue.append(ask)
-        self._engine.call(self.write)
-
-    def _put(self, ask: Ask) -> None:
-        self._queue.append(ask)
-        self._write_or_leave()
 
     def _write_or_leave(self) -> None:
         if self._is_tls:
