@@ -568,6 +568,9 @@ def test_a_request_alone_leaves_before_the_loop_turns(valkey_server: embedded.Se
     async def main() -> None:
         async with holdfast.asyncio.connect(valkey_server.url) as locks:
             await (await locks.lock(unique_name).acquire()).release()  # connects
+            (server,) = locks._session.driver.topology.nodes()
+            while server.link.owes or len(locks._session.driver.client.tasks):
+                await asyncio.sleep(0.01)  # it says who it is
             names = [f"{unique_name}:{number}" for number in range(3)]
             acquires = [asyncio.ensure_future(locks.lock(name).acquire()) for name in names]
             await asyncio.sleep(0)  # each has begun
