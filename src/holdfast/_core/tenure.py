@@ -195,10 +195,7 @@ class Line:
     def append(self, turn: LocalWaiter) -> None:
         waiters = self.waiters
         if type(waiters) is not deque:
-            with self.lines.guard:
-                waiters = self.waiters
-                if type(waiters) is not deque:
-                    waiters = self.waiters = deque()
+            waiters = vars(self).setdefault("waiters", deque())  # of several threads one makes it, in one step
         waiters.append(turn)
 
     def successor(self) -> LocalWaiter | None:
