@@ -12,7 +12,7 @@ from holdfast._core.settings import Settings
 from testbed.topologies import Cluster
 from testbed.waiting import eventually
 from tests.support.apis import Api
-from tests.topologies.test_failover import key, move_slot
+from tests.topologies.test_failover import FAILOVER_S, key, move_slot
 
 HANDOFFS = 100
 #: A waiter that is not told looks after this, ms: later than any of these tests lasts.
@@ -158,6 +158,33 @@ def test_a_waiter_follows_its_slot_at_once(
     waiting.result().release()
 
 
+@pytest.mark.parametrize(
+    "kind_of_all, how", [("valkey", "handed over"), ("redis70", "handed over"), ("valkey", "killed")]
+)
+def test_a_waiter_follows_a_failover(
+    kind_of_all: Any, how: str, api: Api, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that becomes a replica ends subscriptions, or takes new ones, which count for nothing at its master."""
+    monkeypatch.setattr("holdfast._api.endpoints._FAILOVER_RECHECK_S", NEVER_MS / 1000)
+    with Cluster(kinds=[kind_of_all]) as own:
+        one, other = (api.connect(own.url, ttl=TTL_S, _settings=PATIENT) for _ in range(2))
+        lease = one.lock(unique_name).acquire()
+        waiting = api.start(other.lock(unique_name).acquire)
+        eventually(lambda: one.lock(unique_name).waiters() == 1)
+        owner = own.owner_of(key(unique_name))
+        successor = own.clients[owner + 3]
+        if how == "killed":
+            own.clients[owner].pexpire(key(unique_name), NEVER_MS)  # WAIT is about what its own connection wrote
+            assert own.clients[owner].wait(1, 30_000) == 1
+            own.servers[owner].kill()
+        else:
+            successor.execute_command("CLUSTER", "FAILOVER")
+        eventually(lambda: successor.info("replication")["role"] == "master", "its replica took over", FAILOVER_S)
+        eventually(lambda: waiter_listens(successor, unique_name), "it listens at the new master", FAILOVER_S)
+        lease.release()
+        waiting.result().release()
+
+
 @pytest.mark.parametrize("kind_of_all", ["redis62", "redis70"])
 def test_older_servers_have_handoffs(
     kind_of_all: Any, api: Api, unique_name: str, monkeypatch: pytest.MonkeyPatch
@@ -192,9 +219,9 @@ def test_a_cluster_that_is_upgraded(api: Api, unique_name: str) -> None:
 
 
 def waiter_listens(client: Any, name: str) -> bool:
-    (token,) = client.zrange(f"{key(name)}:queue", 0, -1)
-    channel = f"holdfast:inbox:{{{name}}}{token.partition(':')[0]}"
-    return bool(client.execute_command("PUBSUB", "SHARDNUMSUB", channel)[1])
+    waiting = client.zrange(f"{key(name)}:queue", 0, -1)
+    channels = [f"holdfast:inbox:{{{name}}}{token.partition(':')[0]}" for token in waiting]
+    return client.execute_command("PUBSUB", "SHARDNUMSUB", *channels)[1::2] == [1]
 
 
 def test_few_subscriptions_are_kept(
