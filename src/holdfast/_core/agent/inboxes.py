@@ -18,7 +18,7 @@ from holdfast._core.settings import Settings
 
 __all__ = ["OPEN_MAX", "Inboxes"]
 
-#: When more inboxes are open, and more than twice as many as are needed, others are closed.
+#: While more inboxes are open, those that are not needed are closed now and then.
 OPEN_MAX = 500
 #: While more are open, none is opened for holders: these find notes when they renew.
 _FOR_HOLDERS_MAX = 1_000
@@ -54,9 +54,9 @@ class Inboxes:
         self._on_opened = opened
         self._unsubscribe = unsubscribe
         self._held = held
-        #: Since when they are open, the one asked for last at the end; how many holders needed at the last look.
+        #: Since when they are open, the one asked for last at the end; what changed since it was looked what is needed.
         self._open: dict[Hashable, float] = {}
-        self._held_count = 0
+        self._changes = 0
         #: Those that wait for one to be opened.
         self._opening: dict[Hashable, list[tuple[Task, int, Listen]]] = {}
         #: How long to pause before those are opened again that broke at once, s.
@@ -177,12 +177,13 @@ class Inboxes:
         self._resume(task, ticket, None, failure)
 
     def _close_some(self) -> None:
-        """Where there are too many, close those that are not needed, but for some that were asked for last."""
+        """Now and then, if there are too many, close those that are not needed, but for some that were used last."""
         count = len(self._open)
-        if count <= OPEN_MAX or count <= 2 * (len(self._tokens) + self._held_count):
+        self._changes += 1
+        if count <= OPEN_MAX or 4 * self._changes < count:
             return
+        self._changes = 0
         held = {self._place_of(key, None) for key in self._held()}
-        self._held_count = len(held)
         idle = [place for place in self._open if place not in held and place not in self._tokens]
         for place in idle[: count - OPEN_MAX // 2]:
             del self._open[place]
