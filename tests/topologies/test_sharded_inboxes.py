@@ -140,6 +140,20 @@ def test_who_has_not_the_rights_goes_without(
     hand_on(api, other, locks if beside == "one who may" else one, unique_name, 4)
 
 
+def test_clients_of_one_server_and_of_a_cluster_tell_each_other(
+    api: Api, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Cluster of one node, as services have it; then one that lets no one use the channels of before."""
+    monkeypatch.setattr("holdfast._api.endpoints._FAILOVER_RECHECK_S", NEVER_MS / 1000)
+    with Cluster(replicas=False, masters=1) as own:
+        urls = own.url, own.servers[0].url
+        sharded, plain = (api.connect(url, ttl=TTL_S, _settings=PATIENT) for url in urls)
+        hand_on(api, sharded, plain, unique_name, 4)
+        own.clients[0].execute_command("ACL", "SETUSER", "default", "-subscribe", "-publish")
+        other = api.connect(own.url, ttl=TTL_S, _settings=PATIENT)
+        hand_on(api, sharded, other, f"{unique_name}-2", 4)
+
+
 def test_a_waiter_follows_its_slot_at_once(
     movable: Cluster, api: Api, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
