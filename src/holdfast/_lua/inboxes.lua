@@ -33,7 +33,7 @@ end
 local function if_allowed(answer)
   if type(answer) ~= 'table' or not answer.err then
     return answer
-  elseif string.find(answer.err, 'ermission') or string.find(answer.err, 'ACL') or string.find(answer.err, "can't run") then
+  elseif string.find(answer.err, 'ermission') or string.find(answer.err, 'ACL') or string.find(answer.err, "can't ") then
     error(answer.err, 2)
   end
 end
