@@ -16,18 +16,18 @@ from tools.rooms import LAB, TOP, lines_by_room
 
 PACKAGE = Path(holdfast.__file__).parent
 MOST_LINES = {
-    "_core": 9_480,
+    "_core": 9_430,
     "_async": 4_070,
-    "_engine": 3_740,
-    "_front": 1_650,
-    "_runtime": 790,
+    "_engine": 3_800,
+    "_front": 1_630,
+    "_runtime": 740,
     "_reports": 650,
     "cli": 3_780,
-    "_lua": 2_535,
-    "_api": 2_355,
-    TOP: 2_080,
-    "compat": 1_100,
-    "web": 690,
+    "_lua": 2_610,
+    "_api": 2_330,
+    TOP: 2_000,
+    "compat": 1_080,
+    "web": 680,
 }
 LAB_MOST_LINES = 7_200
 #: The threads API is generated from `_async`: a smaller share of it than this is by hand, or comments are left out.
@@ -38,9 +38,9 @@ SLACK = 500
 FILE_MOST_LINES = 600
 FILES = {
     "_async/client.py": (700, "a method for each thing that a client makes"),
-    "_core/redlock.py": (700, "votes, rounds and what is owed after them read the same state"),
-    "_core/waiting.py": (650, "one loop, and the requests that it is made of"),
-    "_engine/link.py": (740, "writing, reading and the end of a connection share what is under way on it"),
+    "_core/redlock.py": (660, "votes, rounds and what is owed after them read the same state"),
+    "_core/waiting.py": (655, "one loop, and the requests that it is made of"),
+    "_engine/link.py": (780, "writing, reading and the end of a connection share what is under way on it"),
     "holdfast_lab/stage.py": (620, "a client and the stage name each other"),
     "holdfast_lab/verdicts.py": (610, "one verdict after the other, each from the same events"),
     "holdfast_lab/faults.py": (750, "one fault after the other, each read by itself"),

@@ -235,7 +235,7 @@ def test_a_cluster_that_is_upgraded(api: Api, unique_name: str) -> None:
 def waiter_listens(client: Any, name: str) -> bool:
     waiting = client.zrange(f"{key(name)}:queue", 0, -1)
     channels = [f"holdfast:inbox:{{{name}}}{token.partition(':')[0]}" for token in waiting]
-    return client.execute_command("PUBSUB", "SHARDNUMSUB", *channels)[1::2] == [1]
+    return bool(client.execute_command("PUBSUB", "SHARDNUMSUB", *channels)[1::2] == [1])
 
 
 def test_few_subscriptions_are_kept(
