@@ -43,9 +43,9 @@ KNOWN = {
 }
 
 
-#: Scripts that do the same few things whatever there is: no loop, and no command that goes over many.
+#: Scripts that do the same few things whatever there is: no loop but over arguments, no command that goes over many.
 FEW = frozenset(
-    {"counts", "fenced_set", "hears", "inspect", "quorum_acquire", "raise_fence", "renew", "set_if", "tell"}
+    {"counts", "fenced_set", "hears", "inspect", "quorum_acquire", "raise_fence", "renew", "set_if", "tell", "there"}
 )
 
 

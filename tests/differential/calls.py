@@ -203,6 +203,11 @@ def _hears(world: World) -> Drawn:
     return world.keys(), (world.token().partition(":")[0], world.inboxes)
 
 
+def _there(world: World) -> Drawn:
+    """Clients that listen, and some that do not."""
+    return [world.keys()[2]] * 2, (world.inboxes, *CLIENTS)
+
+
 def _tell(world: World) -> Drawn:
     """To any holder of any kind; some of the notes stay."""
     base, many = world.base(), world.rng.choice(("holders", "readers"))
@@ -394,6 +399,7 @@ GENERATORS: dict[str, Callable[[World], Drawn]] = {
     "sem_release": _sem_release,
     "sem_renew": _sem_renew,
     "tell": _tell,
+    "there": _there,
     "sem_resize": _sem_resize,
     "set_if": _set_if,
 }

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import redis
 
+import holdfast
 from holdfast import embedded
 from testbed.hiding import HidesSubscribers
 from testbed.profiles import PRIMITIVES, PROFILES, TTL_S, Outcome, Profile, outcome, running
@@ -116,6 +118,25 @@ def test_what_a_client_keeps_is_not_kept_where_it_would_not_hear(api: Api, untol
     began_at = time.monotonic()
     other.lock(unique_name).acquire(timeout=PATIENCE_S).release()
     assert time.monotonic() - began_at < 10
+
+
+def test_a_deadlock_of_those_that_ask_is_found(untold: str, unique_name: str) -> None:
+    ends: list[Any] = []
+
+    def hold(mine: str, other: str) -> None:
+        with holdfast.connect(untold, ttl=60) as locks, locks.lock(f"{unique_name}-{mine}"):
+            both.wait(PATIENCE_S)
+            try:
+                with locks.lock(f"{unique_name}-{other}", deadlock_check=0.2):
+                    ends.append("held both")
+            except holdfast.DeadlockDetected as error:
+                ends.append(error)
+
+    both = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(hold, "a", "b"), pool.submit(hold, "b", "a")]:
+            done.result(2 * PATIENCE_S)
+    assert sorted(map(type, ends), key=repr) == [holdfast.DeadlockDetected, str]
 
 
 #: A waiter to be killed.

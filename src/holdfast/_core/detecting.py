@@ -18,15 +18,15 @@ from typing import NamedTuple
 
 from holdfast._core.deadlocks import Party, Step, circle_of, circles, common, party_of, stuck_at
 from holdfast._core.describe import look_up
-from holdfast._core.effects import AwaitWake, Command, Now, Random, Reply, Sleep, Spawn, Wake
+from holdfast._core.effects import AwaitWake, Call, Command, Now, Random, Reply, Sleep, Spawn, Wake
 from holdfast._core.failure import RequestFailed
-from holdfast._core.keys import inbox_prefix, lock_keys, sharded_inbox
+from holdfast._core.keys import inbox_prefix, lock_keys
 from holdfast._core.kinds import LEASED, LISTED_AS
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.noting import leave_note, note_key, note_parts
 from holdfast._core.overview import Entry, Walk, look_at, waited_s
 from holdfast._core.settings import Settings
-from holdfast._core.tokens import client_of, is_sharded
+from holdfast._core.tokens import client_of
 from holdfast._core.validity import deadline
 from holdfast._core.waiting import Acquisition, Busy, once_more, wait_for
 
@@ -187,28 +187,15 @@ class Detector:
         return entry._replace(waiters=tuple(waiters))
 
     async def _there(self, entry: Entry) -> set[str]:
-        """Return the clients that wait there and are still there: they listen to their inboxes on that server."""
+        """Return the clients that wait there and are still there: the server can tell them something, or they ask."""
         clients = sorted({client_of(token) for token, _ in entry.waiters if party_of(token, {}, False)})
-        inboxes = inbox_prefix(self.namespace)
+        keys, inboxes = (self._queue_of(entry),) * 2, inbox_prefix(self.namespace)
         there: set[str] = set()
         for at in range(0, len(clients), _NAMED_MAX):
             some = clients[at : at + _NAMED_MAX]
-            there |= await self._listening("NUMSUB", entry, some, [inboxes + client for client in some])
-            others = [client for client in some if client not in there and is_sharded(client)]
-            if others:
-                channels = [sharded_inbox(inboxes, self._queue_of(entry), client) for client in others]
-                there |= await self._listening("SHARDNUMSUB", entry, others, channels)
+            found = await once_more(Call("there", keys, (inboxes, *some), self.settings.request_timeout_s))
+            there |= {client for client, is_there in zip(some, found, strict=True) if is_there}
         return there
-
-    async def _listening(self, count: str, entry: Entry, clients: list[str], channels: list[str]) -> set[str]:
-        command = ("PUBSUB", count, *channels)
-        try:
-            found = await once_more(Command(command, self.settings.request_timeout_s, key=self._queue_of(entry)))
-        except RequestFailed as failure:
-            if count == "NUMSUB" or failure.transient:
-                raise
-            return set()  # this server has none, or this user may not look
-        return {client for client, count in zip(clients, found[1::2], strict=True) if count > 0}
 
     def _queue_of(self, entry: Entry) -> str:
         return lock_keys(self.namespace, entry.name).of(LEASED[entry.kind]).queue

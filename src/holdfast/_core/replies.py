@@ -83,7 +83,7 @@ def _is_overview(reply: Reply) -> bool:
 
 
 FITS["overview"] = _is_overview
-FITS["counts"] = EACH
+FITS["counts"] = FITS["there"] = EACH
 
 # Of commands: what was done, or put off until EXEC; a value or none; a number.
 

@@ -48,11 +48,12 @@ PRIMITIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "list, top": (("overview",), ("scan", "get", "getrange")),
     "grants a second (top, web)": (("overview", "counts"), ("scan", "get", "getrange")),
     "watch": (("overview",), ("get", "getrange")),
-    "deadlocks, web": (("overview",), ("pubsub|numsub", "scan", "get", "getrange")),
+    "deadlocks, web": (("overview", "there"), ("scan", "get", "getrange")),
     "break, ask": (("overview", "tell", "release", "rw_release", "sem_release"), ("get",)),
 }
 #: What stands in a part that a script includes, where the script does not go.
 _NOT_REACHED = {"fenced_set": {"time"}, "inspect": {"zcount", "zrange", "zrangebyscore"}}
+_NOT_REACHED["there"] = {"publish", "set"}
 #: What else is needed, and when.
 NEEDS = {
     "sync_replicas": ("wait", "info"),
