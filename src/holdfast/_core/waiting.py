@@ -428,9 +428,8 @@ class _Waiting:
         acquisition, sync = self.acquisition, self.acquisition.sync
         if self.queueing and not self.listening:
             self.registered = self.listening = True
-            script = acquisition.kind.ask
-            untold = await Listen(acquisition.token, acquisition.key, self.request_timeout_s, script=script)
-            acquisition.inboxes = f"?{acquisition.keys.inboxes}" if untold else acquisition.keys.inboxes
+            listen = Listen(acquisition.token, acquisition.key, self.request_timeout_s, script=acquisition.kind.ask)
+            acquisition.inboxes = f"?{acquisition.keys.inboxes}" if await listen else acquisition.keys.inboxes
             self.now = await Now()
         if acquisition.look_every_s is not None:
             await acquisition.meanwhile()
