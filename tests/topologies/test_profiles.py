@@ -53,6 +53,15 @@ def test_the_same_on_every_kind_of_server(name: str, server_kind: Kind) -> None:
     check(PROFILES[name], lived(PROFILES[name], server_kind))
 
 
+def test_replicas_are_refused_where_there_is_no_wait(api: Api, unique_name: str) -> None:
+    with running(PROFILES["no WAIT"]) as url:
+        locks = api.connect(url, sync_replicas=1)
+        for _ in range(2):
+            with pytest.raises(holdfast.ConfigurationError, match="forbids WAIT, so sync_replicas is not supported"):
+                locks.lock(unique_name).acquire(timeout=PATIENCE_S)
+        api.connect(url).lock(unique_name).acquire(timeout=PATIENCE_S).release()
+
+
 # ---------------------------------------------------------------- waiting where no message comes
 
 

@@ -92,8 +92,9 @@ class Replicas:
         said = failure.message.lower()
         if failure.kind in ("ERR", "NOPERM") and "wait" in said and ("unknown command" in said or "permission" in said):
             message = f"{failure.message}: this server forbids WAIT, so sync_replicas is not supported by this server"
-            self.refused = RequestFailed("NOWAIT", message, failure.node, maybe_executed=False, transient=False)
-            return RequestFailed("NOWAIT", message, failure.node, maybe_executed=True, transient=False)
+            kind = "foreign" if failure.lacks_command else "NOWAIT"
+            self.refused = RequestFailed(kind, message, failure.node, maybe_executed=False, transient=False)
+            return RequestFailed(kind, message, failure.node, maybe_executed=True, transient=False)
         return None
 
 
