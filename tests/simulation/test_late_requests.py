@@ -561,6 +561,7 @@ def test_every_request_that_a_lease_can_make_is_in_a_story() -> None:
         "fenced_set": "guards a value, holds nothing",
         "set_if": "changes a value, holds nothing",
         "hears": "tells its own client something, holds nothing",
+        "there": "looks only",
         "inspect": "looks only",
         "overview": "looks only",
         "counts": "counts grants, changes no lease",
