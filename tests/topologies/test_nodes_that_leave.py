@@ -55,7 +55,7 @@ class Node(StandIn):
                         if subscribed:
                             continue  # the other thread passes everything on
                         client.sendall(read_one(server))
-                        if subscribed := word == b"SUBSCRIBE":
+                        if subscribed := word in (b"SUBSCRIBE", b"SSUBSCRIBE"):
                             threading.Thread(target=pump, args=(server, client), daemon=True).start()
 
 
