@@ -32,6 +32,8 @@ __all__ = ["PRIMITIVES", "PROFILES", "Outcome", "Profile", "outcome", "running"]
 
 #: The lease of who is waited for, s: far longer than any wait may take.
 TTL_S = 20.0
+#: Of a Cluster.
+_SLOTS = 16_384
 
 
 class Profile(NamedTuple):
@@ -46,6 +48,8 @@ class Profile(NamedTuple):
     hides_subscribers: bool = False
     #: Its memory is filled before it is used.
     full: bool = False
+    #: It is a Cluster of this one node: what a script says has to be in the slot of its keys.
+    cluster: bool = False
 
 
 # ---------------------------------------------------------------- primitives
@@ -210,6 +214,9 @@ _SCRIPTED = tuple(name for name in PRIMITIVES if name not in ("lock", "election"
 PROFILES: dict[str, Profile] = {
     "no PUBSUB in scripts": Profile("Kvrocks, Tair", ("PUBSUB",)),
     "no PUBLISH in scripts": Profile("Garnet before July 2026, Tair", ("PUBLISH", "SPUBLISH")),
+    "PUBLISH in the keys' slot": Profile(
+        "ElastiCache Serverless: what scripts say to channels is sharded", ("PUBLISH",), cluster=True
+    ),
     "no pub/sub": Profile("proxies", ("PUBSUB", "PUBLISH", "SPUBLISH", "SUBSCRIBE", "SSUBSCRIBE", "PSUBSCRIBE")),
     "no SUBSCRIBE": Profile("proxies", ("SUBSCRIBE", "SSUBSCRIBE", "PSUBSCRIBE")),
     "subscribers unknown": Profile("Redis Enterprise, Azure: a proxy has the subscriptions", hides_subscribers=True),
@@ -235,10 +242,16 @@ def running(profile: Profile, kind: servers.Kind = "valkey") -> Iterator[str]:
     program = servers.executable(kind)
     known = profile.forbids if isinstance(program, str) else tuple(_known(kind, profile.forbids))
     config = {**profile.config, "rename-command": [f'{each} ""' for each in known]}
+    if profile.cluster:
+        config["cluster-enabled"] = "yes"
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(servers.start(kind, config=config))
         if profile.full:
             _fill(server)
+        if profile.cluster:
+            _own_all_slots(server)
+            yield f"redis+cluster://{server.host}:{server.port}"
+            return
         yield stack.enter_context(HidesSubscribers(server)).url if profile.hides_subscribers else server.url
 
 
@@ -248,6 +261,12 @@ def _known(kind: servers.Kind, commands: tuple[str, ...]) -> list[str]:
     with servers.start(kind) as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
         found = client.execute_command("COMMAND", "INFO", *commands) if commands else {}
         return [each for each in commands if each.lower() in found]
+
+
+def _own_all_slots(server: embedded.Server) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        client.execute_command("CLUSTER ADDSLOTS", *range(_SLOTS))
+        eventually(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
 
 
 def _fill(server: embedded.Server) -> None:
