@@ -76,7 +76,7 @@ def test_messages_come_by_a_second_connection(api: Api, old: Old, unique_name: s
     locks, others = api.connect(old.url), api.connect(old.url)
     for number in range(3):
         hand_over(api, locks, others, f"{unique_name}-{number}")
-    assert len(old.subscribed) == 1
+    assert len(old.subscribed) in (1, 2), "one of who waits, and one of who holds for a tenth of a second"
     assert old.hellos <= 3, "not with each request"
 
 
