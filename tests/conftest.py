@@ -143,6 +143,8 @@ def unique_name(request: pytest.FixtureRequest) -> str:
 
 #: Files of the contract that also run on trio, at length.
 _ON_TRIO = {f"test_{name}.py" for name in ("lock", "semaphore", "rwlock", "condition", "multilock", "gates")}
+#: Profiles on which the contract runs with both APIs: waiters ask there. On the others, with threads alone.
+_ON_BOTH = ("no pub/sub", "subscribers unknown")
 #: What runs on servers that are fetched (`MORE_KINDS`) without being thorough: a handoff of each primitive.
 _ON_MORE = {
     *("test_first_come_first_served", "test_so_many_permits_and_no_more", "test_readers_together_and_writers_alone"),
@@ -165,6 +167,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if on_more and (api not in (None, "asyncio") or item.path.parent.name != "contract"):
                 continue
             if on_trio and item.path.name not in _ON_TRIO:
+                continue
+            if api == "asyncio" and item.callspec.params.get("profile_url", "no pub/sub") not in _ON_BOTH:
                 continue
             if on_more and item.originalname not in _ON_MORE:
                 item.add_marker(pytest.mark.thorough)

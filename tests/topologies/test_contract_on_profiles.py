@@ -26,7 +26,7 @@ for _module in _MODULES:
             globals()[f"{_name}_{_module.__name__.rpartition('_')[2]}"] = _found
 
 
-#: Not where redis-py cannot look; for Clusters there is `test_contract_in_a_cluster.py`.
+#: Not where redis-py cannot look, which tests do; for Clusters there is `test_contract_in_a_cluster.py`.
 _ON = [
     name
     for name, profile in PROFILES.items()
