@@ -16,7 +16,7 @@ __all__ = ["Costs", "Layout", "Outcome", "simulate"]
 
 @dataclass(frozen=True)
 class Costs:
-    """What the core of a server takes for each request, and the network there and back, µs."""
+    """Costs: what the core of a server takes for each request, and the network there and back, µs."""
 
     acquire_us: float
     release_us: float
@@ -27,7 +27,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Layout:
-    """Who locks what, how often, and where."""
+    """A fleet: who locks what, how often, and where."""
 
     what: str
     turns_per_s: float
@@ -38,7 +38,7 @@ class Layout:
 
 @dataclass
 class Outcome:
-    """What came of it. Loads are parts of what a core or a lock can do; without handoffs where it is overloaded."""
+    """A result. Loads are parts of what a core or a lock can do; without handoffs where it is overloaded."""
 
     core_load: float
     lock_load: float

@@ -20,7 +20,6 @@ from pathlib import Path
 __all__ = ["FOLDER", "PROGRAMS", "fetch", "program"]
 
 FOLDER = Path(__file__).resolve().parents[1] / ".servers"
-_MIRROR = "http://deb.debian.org/debian/pool/main/"
 #: Where they are in the pool, and their SHA-256.
 _PACKAGES = {
     "r/redict/redict-tools_7.3.6+ds-3": "941faf32f33bc66d5af0d01c0374bf19ae38a16117ca3853f468997955a01bf9",
@@ -64,12 +63,13 @@ def fetch() -> None:
         raise SystemExit("servers from Debian: only for amd64, with dpkg-deb")
     if all(not isinstance(program(name), str) for name in PROGRAMS):
         return
+    mirror = _mirror()
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=FOLDER) as made:
         root = Path(made, "root")
         for name, digest in _PACKAGES.items():
             package = Path(made, "package.deb")
-            with urllib.request.urlopen(f"{_MIRROR}{name}_amd64.deb", timeout=_TIMEOUT_S) as answer:
+            with urllib.request.urlopen(f"{mirror}{name}_amd64.deb", timeout=_TIMEOUT_S) as answer:
                 package.write_bytes(answer.read())
             if hashlib.sha256(package.read_bytes()).hexdigest() != digest:
                 raise SystemExit(f"{name}: not the package that was expected")
@@ -78,6 +78,16 @@ def fetch() -> None:
         root.rename(FOLDER / "root")
     for name in PROGRAMS:
         _write_starter(name)
+
+
+def _mirror() -> str:
+    """Return the address of the Debian archive that this machine installs from."""
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
+    listed = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False).stdout.split()
+    found = next((each for each in listed if each.rstrip("/").endswith("/debian")), None)
+    if found is None:
+        raise SystemExit("servers from Debian: apt knows no mirror of the Debian archive")
+    return f"{found.rstrip('/')}/pool/main/"
 
 
 def _write_starter(name: str) -> None:

@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Skipped(Exception):
-    """It is held by another client, with that token, and not waited for."""
+    """Raised for what another client holds, with that token, and what is not waited for."""
 
     def __init__(self, token: str = "") -> None:
         super().__init__()

@@ -27,7 +27,7 @@ _LASTED_S = 1.0
 
 
 class Inboxes:
-    """Those of one client, by the places that it listens at: servers, or in a Cluster, channels of servers.
+    """The inboxes of one client, by the places that it listens at: servers, or in a Cluster, channels of servers.
 
     `subscribe(place, patience_s, answer)` opens one, and calls `answer` once: with None, or with the `RequestFailed`.
     `unsubscribe(place)` closes it. `held()`: the keys of which holders have to hear.
