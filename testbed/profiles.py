@@ -259,7 +259,7 @@ def running(profile: Profile, kind: servers.Kind = "valkey") -> Iterator[str]:
 def _known(kind: servers.Kind, commands: tuple[str, ...]) -> list[str]:
     """Return those that this version has: others it cannot rename."""
     with servers.start(kind) as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
-        found = client.execute_command("COMMAND", "INFO", *commands) if commands else {}
+        found: Any = client.command()
         return [each for each in commands if each.lower() in found]
 
 

@@ -56,6 +56,7 @@ RARE = {
 #: A break hands on where there are waiters; of a quorum, what has been up for long need not say since when.
 RARE_OF = {
     "break, ask": {"zadd", "pexpire"},
+    "barrier": {"set"},  # where waiters ask
     "election": {"pexpire"},
     "quorum": {"info", "lastsave", "zadd", "pexpire"},
 }

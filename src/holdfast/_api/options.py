@@ -214,9 +214,9 @@ class LeaseOptions(TypedDict, total=False):
     client checks whether this wait is part of a deadlock; one party of it gets `DeadlockDetected`. A check goes
     over the keys of the namespace. None: no check.
     `queue_limit`: who would have to wait while that many (0 to 10,000) wait already gets `QueueFull` at once; counted
-    by the server, over all clients. 0: "not while it is held"; 1: one runs, one waits, the rest is turned away. Not
-    for several locks at once; over a quorum, which has no queue, 0 alone. Waiters of one client wait on the server
-    then, as with `tenure=0`. None: no limit.
+    by the server, over all clients (just after a failover, only those that have found the new master). 0: "not while
+    it is held"; 1: one runs, one waits, the rest is turned away. Not for several locks at once; over a quorum, which
+    has no queue, 0 alone. Waiters of one client wait on the server then, as with `tenure=0`. None: no limit.
     `on_wanted`: called as by `lease.on_wanted` when another client asks for the lease. None: no callback.
     """
 
