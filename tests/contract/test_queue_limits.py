@@ -83,9 +83,10 @@ def test_dead_waiters_are_not_counted(locks: Any, api: Api, raw: Any, dead: int,
     first = held(api, locks, "lock", unique_name)
     raw.zadd(f"holdfast:{{{unique_name}}}:queue", {f"{number:024x}:1:1": number + 1 for number in range(dead)})
     waiting = api.start(locks.lock(unique_name, queue_limit=1).acquire)
-    eventually(lambda: locks.lock(unique_name).status().waiters == 1)
+    queue = f"holdfast:{{{unique_name}}}:queue"
+    eventually(lambda: raw.zcard(queue) == 1 and raw.zscore(queue, f"{0:024x}:1:1") is None)  # the living one
     with pytest.raises(QueueFull):
-        locks.lock(unique_name, queue_limit=1).acquire()
+        locks.lock(unique_name, queue_limit=1).acquire(timeout=60)
     first.release()
     waiting.result(60).release()
 
