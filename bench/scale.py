@@ -1,4 +1,4 @@
-"""What many locks, waiters and clients cost a server: bytes, CPU, and the time of a handoff.
+"""Costs of many locks, waiters and clients for a server: bytes, CPU, and the time of a handoff.
 
     python -m bench.scale [--quick] [memory] [waiters] [clients] [names] [fleet]
 

@@ -282,7 +282,7 @@ def _fill(server: embedded.Server) -> None:
 
 
 class Outcome(NamedTuple):
-    """What came of a primitive: the time that a wait took, or what it was refused for."""
+    """The outcome of a primitive: the time that a wait took, or what it was refused for."""
 
     took_s: float | None
     refused: str = ""

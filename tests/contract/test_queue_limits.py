@@ -1,4 +1,4 @@
-"""Who would be one too many in the queue is turned away at once."""
+"""Queue limits: one too many in the queue is turned away at once."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ SAME_MS = 250
 
 
 class Poller:
-    """What is known of the locks that fit `pattern`. `client`: of the asyncio API.
+    """Return what is known of the locks that fit `pattern`. `client`: of the asyncio API.
 
     `trouble`: says what a look that failed has raised; called with it once, until a look succeeds.
     """
