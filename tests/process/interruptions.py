@@ -383,8 +383,8 @@ def block_ends(code: CodeType) -> frozenset[int]:
     return frozenset(found)
 
 
-#: Functions between whose last step and the caller's next one CPython looks for no signal: a count is raised, and the
-#: lease returned. An exception there would leave the count too high by one.
+#: Functions between whose last step and the caller's next one CPython looks for no signal: a count is raised, or a kept
+#: lease was taken, and the lease returned. An exception there would leave the count too high, or the lease in a frame.
 _COUNTS_AND_RETURNS = frozenset({"Acquirable._acquire"})
 #: What it returns it has just got from there.
 _HANDS_ON = "Leasable._obtain"
@@ -415,16 +415,20 @@ def excused(place: Place) -> bool:
         return True
     if code.co_qualname == _HANDS_ON and code.co_code[offset] == dis.opmap["RETURN_VALUE"]:
         return True
-    return code.co_qualname in _COUNTS_AND_RETURNS and offset in _reentrant_return(code)
+    return code.co_qualname in _COUNTS_AND_RETURNS and offset in _straight_returns(code)
 
 
 @functools.cache
-def _reentrant_return(code: CodeType) -> frozenset[int]:
-    """From the count up to the return behind it: no call, and no jump back."""
+def _straight_returns(code: CodeType) -> frozenset[int]:
+    """From the count, or from the lease that a function of Python has returned, up to the return behind it.
+
+    No call, and no jump back.
+    """
     instructions = list(dis.get_instructions(code))
     found: set[int] = set()
     for at, one in enumerate(instructions[:-1]):
-        if one.opname == "SWAP" and instructions[at + 1].argval == "_entries":
+        counts = one.opname == "SWAP" and instructions[at + 1].argval == "_entries"
+        if counts or (one.opname == "STORE_FAST" and one.argval == "lease" and instructions[at - 1].opname == "CALL"):
             for after in instructions[at:]:
                 found.add(after.offset)
                 if after.opname.startswith("RETURN"):
