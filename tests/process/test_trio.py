@@ -256,9 +256,11 @@ def test_a_deadline_at_any_moment_leaves_no_orphan(
         async with trio.open_nursery() as nursery:
             if contended:
                 nursery.start_soon(always)
-            for step in range(120):
+            for step in range(3_000):
                 with trio.move_on_after(step * 0.00003):
                     await use()
+                if held and step > 120:  # later on a machine that is busy
+                    break
             nursery.cancel_scope.cancel()
         lease = await locks.lock(unique_name, ttl=60).acquire(timeout=PATIENCE_S)
         await lease.release()
