@@ -32,6 +32,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import repeat
 from threading import get_ident, main_thread
 from typing import Any
@@ -355,7 +356,7 @@ class Link(Matching):
 
     def read_here(self) -> None:
         """By an event loop that watches the socket, too: read what comes for its tasks, unless the engine does."""
-        if self._armed or self._led:
+        if self._led:
             return
         reading, me = self._reading, (get_ident(),)
         try:
@@ -491,7 +492,8 @@ class Link(Matching):
             if len(members) < EACH_MIN:
                 found += members
             else:
-                found += [Bundle(members[at : at + EACH_MAX], self.alone) for at in range(0, len(members), EACH_MAX)]
+                alone = partial(self._engine.call, self.alone)
+                found += [Bundle(members[at : at + EACH_MAX], alone) for at in range(0, len(members), EACH_MAX)]
         return found
 
     def _write_rest(self) -> None:

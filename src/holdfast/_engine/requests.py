@@ -125,14 +125,14 @@ class Again:
 
 
 class Bundle:
-    """Several of one kind, as one call of a script. What that has left undone is asked alone: by `alone`."""
+    """Several of one kind, as one call of a script. What that has left undone is asked alone: by `alone`, anywhere."""
 
     __slots__ = ("_alone", "_members", "deadline", "may_lie", "packed", "script", "wanted")
 
     group = None
-    ends_anywhere = False
+    ends_anywhere = True
 
-    def __init__(self, members: list[Any], alone: Callable[[Ask], None]) -> None:
+    def __init__(self, members: list[Any], alone: Callable[[Ask], object]) -> None:
         group = members[0].group
         self._members = members
         self._alone = alone
