@@ -46,7 +46,7 @@ from holdfast._engine.loop import READ, WRITE, Timer
 from holdfast._engine.matching import VAST, Matching, is_no_reply
 from holdfast._engine.pack import Group
 from holdfast._engine.place import Place
-from holdfast._engine.requests import MAY_LIE, Again, Ask, Bundle, Later
+from holdfast._engine.requests import MAY_LIE, Again, Ask, Bundle, Later, Messages
 from holdfast._runtime.clock import clock
 from holdfast._runtime.greenlets import who_patched
 from holdfast._runtime.handlers import raised_by_handler
@@ -90,7 +90,7 @@ class Link(Matching):
     """One connection."""
 
     def __init__(self, server: Place, *, is_inbox: bool = False) -> None:
-        super().__init__(server.name, is_inbox)
+        super().__init__(server.name, is_inbox, Messages(server))
         self.server = server
         #: Whether messages come between its replies.
         self.pushes = False
@@ -620,9 +620,6 @@ class Link(Matching):
             if not (self._is_tls and sock.pending()):  # type: ignore[attr-defined]
                 return None
         return None
-
-    def _heard(self, message: Reply) -> None:
-        self._engine.call(self.server.on_message, message)
 
     def _misplaced(self) -> None:
         self._engine.call(self.retire)

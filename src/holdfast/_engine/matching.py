@@ -56,8 +56,10 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 class Matching:
     """What one connection owes, and what it has said."""
 
-    def __init__(self, name: str, is_inbox: bool) -> None:
+    def __init__(self, name: str, is_inbox: bool, messages: Any) -> None:
         self._name = name
+        #: The request, never sent, that all messages answer.
+        self._messages = messages
         #: Whether it is there for messages alone, without RESP3.
         self._is_inbox = is_inbox
         self._reader = hiredis.Reader(notEnoughData=_MORE)
@@ -66,10 +68,6 @@ class Matching:
         self._ends: deque[End] = deque()
         #: Something was read that is no part of the last reply; and messages may come.
         self._midway = self._subscribes = False
-
-    def _heard(self, message: Reply) -> None:
-        """Act on a message."""
-        raise NotImplementedError
 
     def _misplaced(self) -> None:
         """Act on a server that has changed its role."""
@@ -119,7 +117,7 @@ class Matching:
                 ends.append((pending[0], None, None))
                 pending.popleft()
             if kind != b"subscribe" and kind != b"ssubscribe":
-                self._heard(reply)  # a subscription may also end by itself
+                ends.append((self._messages, reply, None))  # a subscription may also end by itself
             return None
         if not pending:
             return self._too_much()

@@ -13,7 +13,7 @@ from holdfast._engine.pack import Group, PreparedRequest, spelled_out
 from holdfast._lua import Script
 from holdfast._runtime.waits import ring
 
-__all__ = ["MAY_LIE", "Again", "Answer", "Ask", "Bundle", "Later", "Request"]
+__all__ = ["MAY_LIE", "Again", "Answer", "Ask", "Bundle", "Later", "Messages", "Request"]
 
 MAY_LIE, _DEADLINE = attrgetter("may_lie"), attrgetter("deadline")
 Answer: TypeAlias = Callable[[Reply, RequestFailed | None], None]
@@ -165,3 +165,19 @@ class Bundle:
         else:
             for member in self._members:  # the server did nothing: each hears by itself why
                 self._alone(member)
+
+
+class Messages:
+    """What messages answer, though it was never sent: they are told to the server of that connection, by the engine."""
+
+    __slots__ = ("_server",)
+
+    script = None
+    ends_anywhere = False
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    def end(self, message: Reply, failure: RequestFailed | None) -> None:
+        if failure is None:
+            self._server.on_message(message)
