@@ -75,7 +75,8 @@ def holder_of(world: World) -> str:
 def nothing_is_left(world: World) -> None:
     """No lease and no waiter on the server."""
     at_ms = int(world.now_s * 1000) + 1_700_000_000_000
-    left = [key for key in world.server.snapshot(at_ms) if key in (KEY, KEY + b":queue")]
+    who = (KEY, KEY + b":queue", KEY + b":cond:default")
+    left = [key for key in world.server.snapshot(at_ms) if key in who]
     assert not left, f"left on the server: {left}"
 
 
@@ -308,6 +309,42 @@ def closing(world: World) -> None:
         assert lease.state in (LeaseState.LOST, LeaseState.RELEASED)
 
 
+def conditions(world: World) -> None:
+    """A client is closed under those that wait on a condition, and under who notifies them."""
+    client = client_of(world, ttl=30)
+    lock = client.lock("a")
+    changed = client.condition(lock)
+    watcher = Watcher(world)
+
+    def hold(times: int, act: Callable[[], Any]) -> None:
+        for _ in range(times):
+            try:
+                with lock as lease:
+                    watcher.add(lease)
+                    act()
+            except (holdfast.ClientClosed, holdfast.LeaseLost, holdfast.LeaseReleased, holdfast.NotHeld):
+                return
+            world.sleep(world.random.choice((0, 0.002)))
+
+    def wait() -> None:
+        hold(2, lambda: changed.wait(world.random.choice((None, 0.005, 1))))
+
+    tasks = [world.spawn(action) for action in (wait, wait, lambda: hold(3, changed.notify))]
+    world.sleep(world.random.choice((0, 0.001, 0.005, 0.02)))
+    for _ in range(world.random.randrange(200)):
+        world.switch()
+    began_s = world.now_s
+    client.close()
+    assert world.now_s - began_s < 5, f"close() took {world.now_s - began_s:.1f} s"
+    for task in tasks:
+        assert world.join(task, 5), "a waiter of a closed client is not told"
+    world.sleep(1)
+    nothing_is_left(world)
+    for lease in watcher.leases:
+        assert lease.state in (LeaseState.LOST, LeaseState.RELEASED), f"{lease} at the end"
+        assert lease.lost.is_set() == (lease.state is LeaseState.LOST), f"{lease} is {lease.state}"
+
+
 def forking(world: World) -> None:
     """A child at any moment of busy threads: it holds nothing, and can acquire."""
     client = client_of(world, ttl=0.5)
@@ -343,7 +380,7 @@ def forking(world: World) -> None:
     nothing_is_left(world)
 
 
-SCENARIOS: list[Scenario] = [turns, losses, idling, cancelling, closing, forking]
+SCENARIOS: list[Scenario] = [turns, losses, idling, cancelling, closing, conditions, forking]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
