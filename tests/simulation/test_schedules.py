@@ -327,9 +327,13 @@ def conditions(world: World) -> None:
             world.sleep(world.random.choice((0, 0.002)))
 
     def wait() -> None:
-        hold(2, lambda: changed.wait(world.random.choice((None, 0.005, 1))))
+        changed.wait(world.random.choice((None, 0.005, 1)))
+        world.sleep(world.random.choice((0, 4)))  # it is held when the client is closed
 
-    tasks = [world.spawn(action) for action in (wait, wait, lambda: hold(3, changed.notify))]
+    tasks = [
+        world.spawn(action)
+        for action in (lambda: hold(2, wait), lambda: hold(2, wait), lambda: hold(3, changed.notify))
+    ]
     world.sleep(world.random.choice((0, 0.001, 0.005, 0.02)))
     for _ in range(world.random.randrange(200)):
         world.switch()
