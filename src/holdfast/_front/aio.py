@@ -33,7 +33,7 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import LocalWaiter, TenureLease
 from holdfast._core.tokens import owner_of
-from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released
+from holdfast._core.waiting import Acquisition, Busy, Grant, released
 from holdfast._engine.client import Prepared
 from holdfast._engine.operation import Abandoned, Operation
 from holdfast._engine.pack import PreparedRequest
@@ -245,7 +245,7 @@ class AioFront(Front):
         if first is None or not self.can_ask or first.key in self.contention:
             return await self._run(self._acquires(first, start, token, timeout_s, ttl_ms), self._undo_of(token))
         server = self._only or self.topology.node_for(first.key, None)
-        if server.link is None or not server.link.is_open:
+        if not server.is_open:
             return await self._run(self._acquires(first, start, token, timeout_s, ttl_ms), self._undo_of(token))
         behind = self.releasing.latest.get(first.key)
         asked_at, home = clock(), self.home
@@ -258,9 +258,7 @@ class AioFront(Front):
             self.spawn(_undone(replay(start(token, timeout_s, True), asked_at, None, Abandoned())))
             raise
         outcome: Any = ask.outcome
-        if outcome[1] is None and (grant := granted(outcome[0], asked_at, clock(), ttl_ms)) is not None:
-            if self.troubles:
-                self.troubles.passed(server.name)
+        if (grant := self._grant(server, outcome, asked_at, ttl_ms)) is not None:
             return grant
         rest = self._goes_on(first, start, token, timeout_s, ttl_ms, behind, asked_at, outcome)
         return await self._run(rest, self._undo_of(token))
@@ -297,7 +295,7 @@ class AioFront(Front):
         if first is None or not self.can_ask:
             return await self.run(self._releases(record, first))
         server = self._only or self.topology.node_for(first.key, None)
-        if server.link is None or not server.link.is_open:
+        if not server.is_open:
             return await self.run(self._releases(record, first))
         home = self.home
         ask = TaskAsk(first, record.token, clock() + first.request_timeout_s, home)

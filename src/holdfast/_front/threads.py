@@ -19,7 +19,7 @@ from holdfast._core.agent.renewals import quietly
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
 from holdfast._core.tenure import LocalWaiter, TenureLease
-from holdfast._core.waiting import Busy, Grant, granted, released
+from holdfast._core.waiting import Busy, Grant, released
 from holdfast._engine.operation import Operation
 from holdfast._engine.pack import PreparedRequest
 from holdfast._engine.requests import Ask
@@ -153,9 +153,7 @@ class ThreadsFront(Front):
         outcome = None if link is None else link.ask(Ask(first, token, asked_at + patience_s))
         if outcome is None:
             return self.run(partial(self._acquires, first, start, token, timeout_s, ttl_ms))
-        if outcome[1] is None and (grant := granted(outcome[0], asked_at, clock(), ttl_ms)) is not None:
-            if self.troubles:
-                self.troubles.passed(server.name)
+        if (grant := self._grant(server, outcome, asked_at, ttl_ms)) is not None:
             return grant
         return self.run(partial(self._goes_on, first, start, token, timeout_s, ttl_ms, behind, asked_at, outcome))
 
