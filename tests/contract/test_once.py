@@ -310,3 +310,47 @@ def test_the_late_result_of_a_lost_lease_is_not_kept(valkey_server: Any, api: Ap
         first.result(PATIENCE_S)
     assert others.once(unique_name, quick.function) == (False, b"quick")
     look.delete(f"{lock}:done")
+
+
+def test_a_job_that_is_forgotten_runs_again(locks: Any, others: Any, api: Api, unique_name: str) -> None:
+    job = Maker(api)
+    locks.forget(unique_name)  # which has not run yet
+    assert locks.once(unique_name, job.function).new
+    others.forget(unique_name)
+    assert locks.once(unique_name, job.function).new
+    assert not others.once(unique_name, job.function).new
+    assert job.calls == 2
+
+
+def test_a_job_that_runs_is_forgotten_when_it_has_ended(locks: Any, others: Any, api: Api, unique_name: str) -> None:
+    """As a worker does, that begins before its task was noted as queued."""
+    job = Maker(api)
+    job.hold_up()
+    first = api.start(locks.once, unique_name, job.function)
+    assert job.entered.wait(PATIENCE_S)
+    with pytest.raises(AcquireTimeout):
+        others.forget(unique_name, timeout=0.1)
+    forgotten = api.start(others.forget, unique_name)
+    eventually(lambda: locks.rwlock(f"once:{unique_name}").waiters() == 1)
+    job.go_on.set()
+    assert first.result(PATIENCE_S).new
+    forgotten.result(PATIENCE_S)
+    assert locks.once(unique_name, job.function).new
+
+
+def test_the_late_result_of_a_forgotten_job_is_not_kept(
+    valkey_server: Any, api: Api, look: Any, unique_name: str
+) -> None:
+    locks, others = (api.connect(valkey_server.url) for _ in range(2))
+    slow, quick = Maker(api, "slow"), Maker(api, "quick")
+    slow.hold_up()
+    first = api.start(locks.once, unique_name, slow.function, ttl=30)
+    assert slow.entered.wait(PATIENCE_S)
+    look.delete(f"holdfast:{{once:{unique_name}}}")
+    others.forget(unique_name)
+    slow.go_on.set()
+    with pytest.raises(holdfast.errors.HoldfastError):
+        first.result(PATIENCE_S)
+    assert others.once(unique_name, quick.function) == (True, b"quick")
+    locks.close()
+    others.close()

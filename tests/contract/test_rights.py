@@ -321,6 +321,7 @@ def _once(one: Any, two: Any, name: str) -> None:
         other.join()
     assert one.once(name, make, retain=60).new
     assert not one.once(name, make, retain=60).new
+    one.forget(name)
 
 
 def _keep(one: Any, two: Any, name: str) -> None:

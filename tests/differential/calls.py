@@ -358,7 +358,7 @@ def _fenced_set(world: World) -> Drawn:
     return [f"{base}:value", f"{base}:seen"], (
         world.one_of(1, 2, 3, HIGH_FENCE),
         world.one_of("x", "y"),
-        world.one_of(0, 30_000),
+        world.one_of(0, -1, 30_000),
         90_000,
     )
 

@@ -128,7 +128,7 @@ NOT_PLAYED: dict[str, str] = {
         ),
         _ASKED,
     ),
-    **dict.fromkeys(("Client.get_or_set", "Client.once"), _OF_OTHERS),
+    **dict.fromkeys(("Client.forget", "Client.get_or_set", "Client.once"), _OF_OTHERS),
     **dict.fromkeys(
         (
             *(f"Observer.{event}" for event in ("acquired", "busy", "capture", "failed", "lost", "queued", "released")),

@@ -479,6 +479,18 @@ class Client:
         retain_ms = ttl_ms_of(retain, "retain")
         return await once(self._session, name, function, retain_ms, fingerprint, failure, timeout_of(timeout), checked)
 
+    async def forget(self, name: str, *, timeout: Duration | None = None) -> None:
+        """Forget that `once` has run the job of that name: the next call runs it again.
+
+            await locks.forget(f"reindex:{shop}")
+
+        While a client runs it, that is waited for: `timeout` seconds at most, then `AcquireTimeout`.
+        """
+        self._not_over_quorum("once")
+        with importing:
+            from holdfast._async.once import forget
+        await forget(self._session, name, timeout_of(timeout), self._options)
+
     @explains_options
     async def get_or_set(
         self,
@@ -515,6 +527,7 @@ class Client:
         return await get_or_set(self._session, key, make, expire_ms, stale_ms, failure, timeout_of(timeout), checked)
 
     # sync-say: await locks.once( => locks.once(
+    # sync-say: await locks.forget( => locks.forget(
     # sync-say: await locks.get_or_set( => locks.get_or_set(
 
     @overload

@@ -147,7 +147,7 @@ async def get(key: str, request_timeout_s: float) -> bytes | None:
 async def fenced_set(
     key: str, seen_key: str, fence: int, value: Value, ttl_ms: int | None, remember_ms: int, request_timeout_s: float
 ) -> int | None:
-    """Write unless a newer fencing token has been seen: None, or that token."""
+    """Write unless a newer fencing token has been seen: None, or that token. `ttl_ms`: None without, -1 delete it."""
     args = (fence, _bytes(value), ttl_ms or 0, remember_ms)
     reply = await Call("fenced_set", (key, seen_key), args, request_timeout_s)
     return int(reply) or None

@@ -1,6 +1,6 @@
--- Write a key unless a newer fencing token has written it before.
+-- Write a key, or delete it, unless a newer fencing token has written it before.
 -- KEYS    1 key  2 where the newest token seen is kept
--- ARGV    1 fencing token  2 new value  3 ttl_ms of the value, 0: without  4 how long the token is remembered, ms
+-- ARGV    1 fencing token  2 new value  3 ttl_ms of the value, 0: without, -1: delete it  4 how long the token is remembered, ms
 -- Returns 0 written, or the newer token that has been seen
 -- #include fence
 -- The last one there is, which no fencing token comes after.
@@ -13,7 +13,9 @@ if seen and tonumber(seen) > tonumber(ARGV[1]) then
   return seen
 end
 redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[4])
-if ARGV[3] == '0' then
+if ARGV[3] == '-1' then
+  redis.call('DEL', KEYS[1])
+elseif ARGV[3] == '0' then
   redis.call('SET', KEYS[1], ARGV[2])
 else
   redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])

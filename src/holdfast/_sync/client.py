@@ -460,6 +460,18 @@ class Client:
         retain_ms = ttl_ms_of(retain, "retain")
         return once(self._session, name, function, retain_ms, fingerprint, failure, timeout_of(timeout), checked)
 
+    def forget(self, name: str, *, timeout: Duration | None = None) -> None:
+        """Forget that `once` has run the job of that name: the next call runs it again.
+
+            locks.forget(f"reindex:{shop}")
+
+        While a client runs it, that is waited for: `timeout` seconds at most, then `AcquireTimeout`.
+        """
+        self._not_over_quorum("once")
+        with importing:
+            from holdfast._sync.once import forget
+        forget(self._session, name, timeout_of(timeout), self._options)
+
     @explains_options
     def get_or_set(
         self,

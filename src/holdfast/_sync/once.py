@@ -34,7 +34,7 @@ from holdfast._sync.optimistic import fenced_set
 from holdfast._sync.rwlock import ReadLock, WriteLock
 from holdfast.errors import ConfigurationError, HoldfastError, MakeFailed, OnceConflict, shown
 
-__all__ = ["get_or_set", "once"]
+__all__ = ["forget", "get_or_set", "once"]
 
 #: For how long after its last write the newest fencing token is remembered beside a value, ms.
 _REMEMBER_MS = 86_400_000
@@ -180,10 +180,23 @@ def once(
     def run(lease: Lease) -> bytes:
         return packed_result(awaited("function", function, function(lease)), mark)
 
-    own = f"once:{check_name(name)}"
-    key = f"{lock_keys(session.namespace, own).base}:done"
+    own, key = _names(session, name)
     new, value = _Value(session, own, key, options, retain_ms, 0, _shares(failure)).made(run, timeout_s)
     result, made_for = unpacked_result(value)
     if mark and made_for != mark:
         raise OnceConflict(name)
     return Outcome(new, result)
+
+
+def forget(session: Session, name: str, timeout_s: float | None, options: Options) -> None:
+    """See `Client.forget`."""
+    own, key = _names(session, name)
+    with Held(WriteLock(session, own, options), False, timeout_s) as lease:
+        # By the fencing token: a job whose lease has ended may still be about to store its result.
+        fenced_set(session, key, "", lease.fencing_token, -1, _REMEMBER_MS)
+
+
+def _names(session: Session, name: str) -> tuple[str, str]:
+    """Return the name of the lock of a job, and the key of its result."""
+    own = f"once:{check_name(name)}"
+    return own, f"{lock_keys(session.namespace, own).base}:done"
