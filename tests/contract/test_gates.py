@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast._core.settings import Settings
+from holdfast._core.settings import DEFAULT, Settings
+from testbed.proxy import Proxy
 from testbed.waiting import PATIENCE_S, eventually
 from tests.support.apis import Api, function_for
 
@@ -266,3 +268,24 @@ def test_run_leads_again_after_a_loss(locks: Any, raw: Any, api: Api, unique_nam
     with pytest.raises(ZeroDivisionError):
         election.run(function_for(api, fail))
     assert election.leader() is None
+
+
+def test_run_campaigns_until_the_server_is_there_again(api: Api, wire: Proxy, unique_name: str) -> None:
+    locks = api.client(api.redis().Redis.from_url(wire.url), _settings=DEFAULT._replace(retry_limit_s=0.1))
+    election = locks.election(unique_name)
+    wire.refuse()
+    leading = api.start(election.run, function_for(api, lambda lease: iter("")))
+    with pytest.raises(holdfast.ServerUnreachable):
+        locks.lock(unique_name).acquire()
+    time.sleep(0.5)  # several times the limit
+    assert not leading.done()
+    wire.heal()
+    leading.result(PATIENCE_S)
+
+    def fail(lease: Any) -> Any:
+        yield lease.remaining()
+        raise holdfast.ServerUnreachable("a node", "of its own")
+
+    with pytest.raises(holdfast.ServerUnreachable, match="of its own"):
+        election.run(function_for(api, fail))
+    locks.close()

@@ -20,7 +20,7 @@ from holdfast._core.waiting import Grant
 
 # sync-add: from holdfast._runtime.cancel import Cancel
 from holdfast._runtime.clock import clock
-from holdfast.errors import ConfigurationError, LeaseLost
+from holdfast.errors import ConfigurationError, LeaseLost, ServerUnreachable
 
 if TYPE_CHECKING:
     from holdfast._api.holder import Holder, Waiting
@@ -156,7 +156,8 @@ class Election(Enterable[Lease]):
     async def run(self, lead: Callable[[Lease], Awaitable[R]]) -> R:
         """Campaign, call `lead(lease)`, and campaign again after a loss; ends with what `lead` returns.
 
-        What `lead` raises ends it too, but for the `LeaseLost` of this leadership.
+        What `lead` raises ends it too, but for the `LeaseLost` of this leadership. While the server cannot be reached,
+        it goes on campaigning; the log tells.
         """
         check_callable("lead", lead)
         me = self._session.me()
@@ -171,6 +172,9 @@ class Election(Enterable[Lease]):
             except LeaseLost:
                 if lease is None or lease.state is not LeaseState.LOST or lease.lost.reason == "closed":
                     raise
+            except ServerUnreachable:
+                if lease is not None:
+                    raise  # by `lead`
             finally:
                 # Not released by its block when an exception has come before that.
                 won = self._leads.own(me) if lease is None else lease

@@ -22,7 +22,7 @@ from holdfast._sync.entering import Enterable
 from holdfast._sync.lease import Lease, LeaseState
 from holdfast._sync.lifecycle import Session, has_ended
 from holdfast._sync.lock import Lock
-from holdfast.errors import ConfigurationError, LeaseLost
+from holdfast.errors import ConfigurationError, LeaseLost, ServerUnreachable
 
 if TYPE_CHECKING:
     from holdfast._api.holder import Holder, Waiting
@@ -145,7 +145,8 @@ class Election(Enterable[Lease]):
     def run(self, lead: Callable[[Lease], R], cancel: Cancel | None = None) -> R:
         """Campaign, call `lead(lease)`, and campaign again after a loss; ends with what `lead` returns.
 
-        What `lead` raises ends it too, but for the `LeaseLost` of this leadership.
+        What `lead` raises ends it too, but for the `LeaseLost` of this leadership. While the server cannot be reached,
+        it goes on campaigning; the log tells.
         """
         check_callable("lead", lead)
         me = self._session.me()
@@ -159,6 +160,9 @@ class Election(Enterable[Lease]):
             except LeaseLost:
                 if lease is None or lease.state is not LeaseState.LOST or lease.lost.reason == "closed":
                     raise
+            except ServerUnreachable:
+                if lease is not None:
+                    raise  # by `lead`
             finally:
                 # Not released by its block when an exception has come before that.
                 won = self._leads.own(me) if lease is None else lease
