@@ -1,12 +1,14 @@
-"""Waiting for a condition, with a bound."""
+"""Waiting for a condition, with a bound; and until a process stands still."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["PATIENCE_S", "eventually"]
+__all__ = ["PATIENCE_S", "eventually", "stop"]
 
 #: Whatever a test waits for comes much sooner on an idle machine; on a busy one it may take its time.
 PATIENCE_S = 30.0
@@ -21,3 +23,12 @@ def eventually(condition: Callable[[], Any], what: str = "", patience_s: float =
             return value
         assert time.monotonic() < until, f"did not happen within {patience_s} s: {what or condition}"
         time.sleep(0.005)
+
+
+def stop(pid: int) -> None:
+    """Stop that child of this process, and wait until it stands still.
+
+    SIGSTOP goes to one thread of it. On a busy machine the others run on, until that one gets a core.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED)

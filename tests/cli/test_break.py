@@ -16,6 +16,7 @@ import pytest
 
 import holdfast as library
 from holdfast import embedded
+from testbed.waiting import stop
 from tests.support.commands import PATIENCE_S, holdfast, started, wait_for
 
 
@@ -144,7 +145,7 @@ def test_a_holder_that_is_stopped(url: str, unique_name: str, tmp_path: Path) ->
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        process.send_signal(signal.SIGSTOP)
+        stop(process.pid)
         done = holdfast("break", unique_name, "--yes", "--json", "--grace", "200ms", url=url)
         report = json.loads(done.stdout)
         assert (done.returncode, report["forced"]) == (0, [report["holders"][0]["token"]])

@@ -16,6 +16,7 @@ import pytest
 import holdfast as library
 from holdfast import embedded
 from holdfast.cli.guard import clock
+from testbed.waiting import stop
 from tests.support.commands import PATIENCE_S, alive, holdfast, started, wait_for
 
 PYTHON = sys.executable
@@ -462,7 +463,7 @@ def test_killed_with_kill_9_it_leaves_nothing_running(
             if not sys.platform.startswith("linux"):
                 pytest.skip("only Linux tells a process of its parent's death")
             guard = guard_of(process.pid, child)
-            os.kill(process.pid, signal.SIGSTOP)
+            stop(process.pid)
             os.kill(guard, signal.SIGKILL)
             process.kill()
             wait_for(lambda: not alive(child), "the command has gone")
@@ -484,7 +485,7 @@ def test_stopped_beyond_its_lease_its_command_is_gone_before_the_next_holder(
     with started("run", "--ttl", "16s", unique_name, "--", *beating(valkey_server, key, deaf=True), url=url) as process:
         pids = two_pids(process)
         wait_for(lambda: last_beat(url, key), "it beats")
-        process.send_signal(signal.SIGSTOP)
+        stop(process.pid)
         granted_at = next_grant(url, unique_name)
         assert 0 < last_beat(url, key) < granted_at
         wait_for(lambda: not any(map(alive, pids)), "the whole group has gone")

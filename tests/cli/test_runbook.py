@@ -18,6 +18,7 @@ import redis
 import holdfast as library
 from holdfast import embedded
 from testbed.servers import unique
+from testbed.waiting import stop
 from tests.support.commands import PATIENCE_S, holdfast, started, wait_for
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
@@ -143,7 +144,7 @@ def test_leases_get_lost(url: str, start: Start, unique_name: str) -> None:
     look: Any = redis.Redis.from_url(url)
     key = f"holdfast:{{{unique_name}}}"
     holder = start(1, unique_name)
-    holder.send_signal(signal.SIGSTOP)
+    stop(holder.pid)
     wait_for(lambda: not look.exists(key), "its time is over")
     holder.send_signal(signal.SIGCONT)
     assert line_of(holder) == "lost expired"

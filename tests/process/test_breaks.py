@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast import embedded
 from holdfast.errors import LeaseLost, LeaseReleased
-from testbed.waiting import PATIENCE_S, eventually
+from testbed.waiting import PATIENCE_S, eventually, stop
 
 TTL_S = 600.0
 
@@ -58,7 +58,7 @@ def test_one_that_is_stopped_is_released_on_its_behalf_and_learns_of_it(
         eventually(lambda: bool(others.ask(unique_name)))  # it listens
         before = others.lock(unique_name).holder()
         assert before is not None and before.fencing_token is not None
-        os.kill(process.pid, signal.SIGSTOP)
+        stop(process.pid)
         broken = others.break_(unique_name, reason="stopped")
         assert [each.pid for each in broken.forced] == [process.pid]
         with others.lock(unique_name).acquire(PATIENCE_S) as following:

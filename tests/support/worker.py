@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import holdfast
+from testbed.waiting import stop
 
 
 def _say(**answer: Any) -> None:
@@ -106,8 +107,11 @@ class Worker:
         return self.answer()
 
     def signal(self, number: int) -> None:
-        """Send a signal to it."""
-        os.kill(self.pid, number)
+        """Send a signal to it; when it is to stop, wait until it has."""
+        if number == signal.SIGSTOP:
+            stop(self.pid)
+        else:
+            os.kill(self.pid, number)
 
     def end(self) -> int:
         """End the worker by the end of its input."""

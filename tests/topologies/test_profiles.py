@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -21,7 +20,7 @@ from holdfast import embedded
 from testbed.hiding import HidesSubscribers
 from testbed.profiles import PRIMITIVES, PROFILES, TTL_S, Outcome, Profile, outcome, running
 from testbed.servers import Kind
-from testbed.waiting import PATIENCE_S, eventually
+from testbed.waiting import PATIENCE_S, eventually, stop
 from tests.support.apis import Api
 
 
@@ -152,8 +151,8 @@ def test_a_deadlock_of_those_that_ask_is_found(untold: str, unique_name: str) ->
 WAITER = "import holdfast, sys; holdfast.connect(sys.argv[1]).lock(sys.argv[2], ttl=600).acquire()"
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_dead_waiters_are_passed_over(api: Api, untold: str, unique_name: str, number: signal.Signals) -> None:
+@pytest.mark.parametrize("end", [subprocess.Popen.kill, lambda process: stop(process.pid)], ids=["killed", "stopped"])
+def test_dead_waiters_are_passed_over(api: Api, untold: str, unique_name: str, end: Callable[..., None]) -> None:
     """Within seconds, however many there are, and not within the time of a lease."""
     locks, live = api.connect(untold), api.connect(untold)
     lease = locks.lock(unique_name, ttl=600).acquire()
@@ -165,7 +164,7 @@ def test_dead_waiters_are_passed_over(api: Api, untold: str, unique_name: str, n
         waiting = api.start(live.lock(unique_name, ttl=600).acquire, timeout=120)
         eventually(lambda: locks.lock(unique_name).waiters() == 5)
         for each in dead:
-            each.send_signal(number)
+            end(each)
         began_at = time.monotonic()
         lease.release()
         waiting.result(120).release()
