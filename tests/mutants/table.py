@@ -182,7 +182,7 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "no one is told that no messages come any more",
             LINK,
-            "            self._engine.soon(on_deaf)",
+            "            self._engine.soon(on_deaf, self.is_torn)",
             "            pass",
         ),
         (
@@ -315,8 +315,8 @@ _AGENT: tuple[Mutant, ...] = (
     Mutant(
         "an inbox that broke counts as open",
         INBOXES,
-        "self._open.pop(place) <= _LASTED_S",
-        "self._open[place] <= _LASTED_S",
+        "self._open.pop(place) > _LASTED_S",
+        "self._open[place] > _LASTED_S",
     ),
     Mutant(
         "a waiter for an inbox is not told that it opens",

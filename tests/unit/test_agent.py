@@ -239,6 +239,26 @@ def test_an_inbox_that_broke_at_once_is_not_opened_again_at_once(agent: Made) ->
     assert len(agent.subscribing) == 2
 
 
+def test_an_inbox_that_we_have_broken_is_opened_again_at_once(agent: Made) -> None:
+    for number in range(1, 4):
+        agent.run(waits_for_a_message())
+        assert len(agent.subscribing) == number
+        agent.subscribing[-1](None)
+        agent.inbox_broke(0, by_us=True)
+        agent.passes()
+
+
+def test_a_pause_lasts_though_we_break_the_inbox_meanwhile(agent: Made) -> None:
+    for by_us in (False, True):
+        agent.run(waits_for_a_message())
+        agent.passes(DEFAULT.trouble_pause_s)
+        agent.subscribing[-1](None)
+        agent.inbox_broke(0, by_us=by_us)
+        agent.passes()
+    agent.run(waits_for_a_message())
+    assert len(agent.subscribing) == 2
+
+
 def test_an_attempt_that_hangs_holds_up_no_other(agent: Made) -> None:
     ended = agent.run(waits_for_a_message())
     agent.passes(1.0)

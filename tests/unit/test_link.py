@@ -557,17 +557,43 @@ def test_what_is_not_waited_for_is_answered_when_the_connection_ends(
 def test_messages_come_between_replies(server: Server, peer: Peer, engine: Engine) -> None:
     found: list[Any] = []
     server.on_message = found.append
-    subscribed, deaf = Answered(), threading.Event()
+    subscribed, ends = Answered(), list[bool]()
     peer.answer = lambda words: SUBSCRIBED if words[0] == b"SUBSCRIBE" else echo(words)
-    server.on_deaf = deaf.set
+    server.on_deaf = ends.append
     engine.call(server.subscribe, "SUBSCRIBE", "c", 20.0, subscribed)
     assert subscribed.wait()[1] is None
     peer.say(MESSAGE)
     assert command(server, "ECHO", "x").wait() == (b"x", None)
     eventually(lambda: found, "the message")
-    assert found == [[b"message", b"c", b"hello"]] and not deaf.is_set()
+    assert found == [[b"message", b"c", b"hello"]] and not ends
     peer.hang_up()
-    assert deaf.wait(20), "it is told once nothing more is heard"
+    eventually(lambda: ends, "it is told once nothing more is heard")
+    assert ends == [False], "which was not the doing of this process"
+
+
+class Interrupted(BaseException):
+    """What a signal handler raises."""
+
+
+@pytest.mark.parametrize("pushes", [True, False], ids=["messages between replies", "messages on their own"])
+def test_what_a_signal_handler_breaks_is_told_apart(
+    server: Server, peer: Peer, engine: Engine, monkeypatch: pytest.MonkeyPatch, pushes: bool
+) -> None:
+    ends: list[bool] = []
+    server.on_deaf = ends.append
+    link = connected(server)
+    link.pushes = pushes
+    with_messages(server, peer, engine)
+    assert (server._inbox is None) == pushes
+
+    def interrupted() -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(link, "_write_some", interrupted)
+    with pytest.raises(Interrupted):
+        link.ask(Ask(ALONE, "t", clock() + 20.0))
+    eventually(lambda: ends, "it is told")
+    assert ends == [True]
 
 
 def test_while_messages_may_come_everything_is_read_at_once(

@@ -265,10 +265,11 @@ class Client(Agent):
         else:
             self.heard(message)
 
-    def _deaf(self, server: Server) -> None:
+    def _deaf(self, server: Server, is_torn: bool) -> None:
         self._breaks += 1
         server.shards = True  # as the next connection will say
-        self.inbox_broke(server, *(place for place in self.inboxes if type(place) is tuple and place[0] is server))
+        places = [place for place in self.inboxes if type(place) is tuple and place[0] is server]
+        self.inbox_broke(server, *places, by_us=is_torn)
 
     def _moved(self) -> None:
         """Have those look again that listen where the slot is no more."""

@@ -128,8 +128,10 @@ class Link(Matching):
         #: Whether callers may send by themselves: it is connected, and takes new requests.
         self.is_open = False
         self._failure: RequestFailed
-        #: Called once when no more messages come by it, where some did.
-        self.on_deaf: Callable[[], None] | None = None
+        #: Whether it ends by a signal handler of this process.
+        self.is_torn = False
+        #: Called once when no more messages come by it, where some did; with `is_torn`.
+        self.on_deaf: Callable[[bool], None] | None = None
         self._dial = Dial(server, self._connected, self._not_connected)
 
     # -- connecting -------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ class Link(Matching):
         holder = self._seat.get("") or self._reading.get("")
         if holder is None or holder[0] != get_ident():
             return False
-        self._engine.call(self.retire)
+        self._torn(self.retire)
         return True
 
     def ask(self, ask: Ask) -> tuple[Reply, RequestFailed | None] | None:
@@ -295,7 +297,7 @@ class Link(Matching):
                     break
         except BaseException:
             if self._inside:
-                self._engine.call(self._lost, None)  # a signal handler: what was read may not be known
+                self._torn(self._lost, None)  # a signal handler: what was read may not be known
             raise
 
     def _read_for_callers(self) -> bool:
@@ -371,7 +373,7 @@ class Link(Matching):
             if reading.get("") is me:
                 del reading[""]
             if self._inside:
-                self._engine.call(self._lost, None)
+                self._torn(self._lost, None)
             raise
 
     def _hand_out(self, request: Any, reply: Reply, failure: RequestFailed | None, by_engine: bool) -> None:
@@ -405,7 +407,7 @@ class Link(Matching):
         except BaseException:
             if seat.get("") is me:
                 del seat[""]
-            self._engine.call(self._lost, None)  # a signal handler, perhaps between a request and its note
+            self._torn(self._lost, None)  # a signal handler, perhaps between a request and its note
             raise
 
     def _write_some(self) -> bool:
@@ -536,6 +538,7 @@ class Link(Matching):
         if self.ended or not (self._seat or self._reading):
             self.rescue()
         elif (self._seat and self._writes == writes) or (self._reading and self._reads == reads):
+            self.is_torn = True
             self._replace()
             for request in self._under_way():
                 request.end(None, self._broken(None))  # it stays where it is: it may be answered yet
@@ -686,6 +689,10 @@ class Link(Matching):
         said = str(error) if error is not None and str(error) else "the connection was closed"
         return RequestFailed("broken", said, self.server.name, maybe_executed=True, transient=True)
 
+    def _torn(self, end: Callable[..., None], *args: Any) -> None:
+        self.is_torn = True
+        self._engine.call(end, *args)
+
     def _lost(self, error: OSError | None) -> None:
         self._end(self._broken(error))
 
@@ -739,7 +746,7 @@ class Link(Matching):
     def _deaf(self) -> None:
         on_deaf, self.on_deaf = self.on_deaf, None
         if on_deaf is not None:
-            self._engine.soon(on_deaf)  # protocols go on by that, and one of them may be what runs now
+            self._engine.soon(on_deaf, self.is_torn)  # protocols go on by that, and one of them may be what runs now
 
     def retire(self) -> None:
         """No new requests; closed when it owes nothing any more, or has lingered long enough."""

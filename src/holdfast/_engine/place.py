@@ -29,7 +29,7 @@ class Place(ABC):
         #: How often one of its connections got on while it was made.
         self.steps = 0
         self.on_message: Callable[[Reply], None] = lambda _: None
-        self.on_deaf: Callable[[], None] = lambda: None
+        self.on_deaf: Callable[[bool], None] = lambda _: None
         #: Threads that connect.
         self.dialling: set[threading.Thread] = set()
 

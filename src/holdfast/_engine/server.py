@@ -217,6 +217,7 @@ class Server(Place):
         if self.link is link:
             self.link = None
             if self._inbox is not None:
+                self._inbox.is_torn = link.is_torn
                 self._inbox.retire()  # another server may be in charge
         if link.ended:
             self._all.discard(link)

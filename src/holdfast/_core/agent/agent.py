@@ -415,9 +415,9 @@ class Agent(Runner):
             yield from (keys.lock for keys in record.places)
         yield from snapshot(self.lease_cache)
 
-    def inbox_broke(self, *places: Hashable) -> None:
-        """Note inboxes that have ended by themselves."""
-        if self.inboxes.broke(places) and not self.closing:
+    def inbox_broke(self, *places: Hashable, by_us: bool = False) -> None:
+        """Note inboxes that have ended by themselves, or `by_us`."""
+        if self.inboxes.broke(places, by_us) and not self.closing:
             self.notices.inbox_lost(self.now())
             self.rearm()
 

@@ -189,14 +189,19 @@ class Inboxes:
             del self._open[place]
             self._unsubscribe(place)
 
-    def broke(self, places: Iterable[Hashable]) -> bool:
-        """Forget inboxes that ended by themselves; False when none was open. All that wait there look."""
+    def broke(self, places: Iterable[Hashable], by_us: bool = False) -> bool:
+        """Forget inboxes that have ended; False when none was open. All that wait there look.
+
+        What ends `by_us` may be opened again at once: the server can do nothing for it.
+        """
         now, settings = self._now(), self._settings
         broken = [place for place in places if place in self._open]
         for place in broken:
-            pause_s = self._pauses.pop(place, 0.0)
-            if now - self._open.pop(place) <= _LASTED_S:
-                self._pauses[place] = min(max(2 * pause_s, settings.trouble_pause_s), settings.trouble_pause_max_s)
+            if now - self._open.pop(place) > _LASTED_S:
+                self._pauses.pop(place, None)
+            elif not by_us:
+                pause_s = max(2 * self._pauses.get(place, 0.0), settings.trouble_pause_s)
+                self._pauses[place] = min(pause_s, settings.trouble_pause_max_s)
         for place in broken:
             for token in tuple(self._tokens.get(place, ())):
                 self.wake(token, Wake(Wake.ASK))
