@@ -732,6 +732,27 @@ def test_an_event_loop_reads_though_messages_may_come(server: Server, peer: Peer
         eventually(lambda: len(found) > 1, "where the loop does not read, the engine does")
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_event_loop_reads_what_the_engine_is_late_for(
+    server: Server, peer: Peer, engine: Engine, count: int
+) -> None:
+    """One request, or several that are one."""
+    link = connected(server)
+    peer.answer = lambda words: b"*3\r\n:7\r\n:8\r\n:9\r\n" if words[1] == SHA_OF_EACH else GRANTED
+    asks = [Ask(FIRST, f"t{number}", clock() + 20.0) for number in range(count)]
+    goes_on = threading.Event()
+    with on_engine(engine, link.watched) as twin:
+        on_engine(engine, lambda: link._watch(True))
+        engine.call(goes_on.wait, 20.0)
+        try:
+            link.put_all(asks)
+            assert select.select([twin], [], [], 20)[0]
+            link.read_here()
+            assert [ask.outcome for ask in asks] == [([1, 7 + number], None) for number in range(count)]
+        finally:
+            goes_on.set()
+
+
 def test_an_event_loop_that_watches_hears_of_the_end(server: Server, peer: Peer, engine: Engine) -> None:
     """The loop's copy of the socket would keep the connection open, and be left behind."""
     link = connected(server)
