@@ -122,7 +122,7 @@ frameworks: $(FRAMEWORKS)/.ready ## the examples for frameworks, against the rea
 
 $(FRAMEWORKS)/.ready: requirements-frameworks.txt pyproject.toml
 	"$(PYTHON)" -m venv $(FRAMEWORKS)
-	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-frameworks.txt
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-frameworks.txt
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@touch "$@"
 
@@ -133,6 +133,7 @@ lock: ## resolve requirements-dev.in and requirements-frameworks.in again
 	for each in dev frameworks; do \
 	    rm -rf .venv-lock && "$(PYTHON)" -m venv .venv-lock && \
 	    .venv-lock/bin/python -m pip install --quiet -r requirements-$$each.in setuptools && \
+	    sed -n 's/^# --no-deps //p' requirements-$$each.in | xargs -r .venv-lock/bin/python -m pip install --quiet --no-deps && \
 	    { echo "# Made by \`make lock\` from requirements-$$each.in. Do not edit."; \
 	      .venv-lock/bin/python -m pip freeze --all | grep -v '^pip=='; } > requirements-$$each.txt || exit 1; \
 	done

@@ -187,7 +187,7 @@ CHINESE = {
     "幂等": "primitives/once",
     "死锁": "deadlocks",
     "定时任务": "frameworks/schedulers",
-    "缓存击穿": "recipes",
+    "缓存击穿": "questions/index",
     "命令行": "cli",
     "误删": "ladder",
     "监控": "operations",

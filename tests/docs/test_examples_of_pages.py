@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast import embedded
-from tests.support.pages import mistakes
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -46,19 +44,3 @@ def test_the_examples_run(name: str, valkey_server: embedded.Server, monkeypatch
     locks = names["locks"]
     assert isinstance(locks, holdfast.Client)
     locks.close()
-
-
-@pytest.mark.parametrize("name", ["recipes.md", "recipes.zh-CN.md"])
-def test_each_recipe_runs_by_itself(
-    name: str, private_server: Callable[[], embedded.Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / name).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 8
-    monkeypatch.setenv("HOLDFAST_URL", private_server().url)
-    for block in blocks:
-        assert mistakes(block) == ""
-        names: dict[str, object] = {}
-        exec(compile(block, name, "exec"), names)
-        locks = names["locks"]
-        assert isinstance(locks, holdfast.Client)
-        locks.close()
