@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from holdfast import embedded
 from testbed import leaks, servers
 from testbed.proxy import Proxy
 from testbed.servers import KINDS, MORE_KINDS, Kind
+from testbed.waiting import eventually
 from tests.support.apis import APIS, MORE_APIS, Api, warm
 from tests.support.scripts import Scripts
 
@@ -131,6 +133,8 @@ def torn_handshakes() -> Iterator[None]:
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
+        connecting = [each for each in threading.enumerate() if each.name == "holdfast-connect"]
+        eventually(lambda: not any(each.is_alive() for each in connecting), "no handshake is under way")
         gc.collect()
 
 
