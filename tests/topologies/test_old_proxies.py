@@ -28,7 +28,7 @@ class Old(StandIn):
         self._target = (server.host, server.port)
         self._closes = closes
         self.subscribed: list[socket.socket] = []
-        self.hellos = 0
+        self.hellos = self.requests = 0
         self.deaf = False
         super().__init__()
 
@@ -45,6 +45,7 @@ class Old(StandIn):
                             return
                         client.sendall(b"-ERR unknown command 'HELLO'\r\n")
                     else:
+                        self.requests += 1
                         if words[0].upper() == b"SUBSCRIBE":
                             self.subscribed.append(client)
                         if not (self.deaf and client in self.subscribed[:1]):
@@ -77,7 +78,9 @@ def test_messages_come_by_a_second_connection(api: Api, old: Old, unique_name: s
     for number in range(3):
         hand_over(api, locks, others, f"{unique_name}-{number}")
     assert len(old.subscribed) in (1, 2), "one of who waits, and one of who holds for a tenth of a second"
-    assert old.hellos <= 3, "not with each request"
+    assert 3 * old.hellos <= old.requests, (
+        "with each connection, of which a slow machine takes more, not with each request"
+    )
 
 
 def test_a_second_connection_that_is_half_open(
