@@ -151,7 +151,7 @@ class Front:
         return self.client.acquire(call, partial(start, token), timeout_s, ttl_ms)
 
     def _grant(self, server: Server, outcome: Any, asked_at: float, ttl_ms: int) -> Grant | None:
-        """What a first request that ended so was granted, in time; None where its protocol has to go on."""
+        """Return what a first request was granted that ended so, in time; None where its protocol has to go on."""
         grant = granted(outcome[0], asked_at, clock(), ttl_ms) if outcome[1] is None else None
         if grant is not None and self.troubles:
             self.troubles.passed(server.name)
