@@ -68,6 +68,7 @@ __all__ = [
     "LeaseOptions",
     "LeaseReleased",
     "LeaseState",
+    "LeaseSuspect",
     "Listed",
     "Lock",
     "LockStatus",

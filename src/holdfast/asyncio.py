@@ -58,6 +58,7 @@ __all__ = [
     "LeaseOptions",
     "LeaseReleased",
     "LeaseState",
+    "LeaseSuspect",
     "Listed",
     "Lock",
     "LockStatus",

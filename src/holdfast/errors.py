@@ -23,6 +23,7 @@ __all__ = [
     "InsufficientReplicas",
     "LeaseLost",
     "LeaseReleased",
+    "LeaseSuspect",
     "MakeFailed",
     "NotHeld",
     "OnceConflict",
@@ -316,6 +317,22 @@ class LeaseLost(HoldfastError):
     def __init__(self, name: str, reason: str, kind: str = "lock") -> None:
         message = f"the lease of {kind} {name!r} is lost ({reason}); another client may hold it now"
         super().__init__(message, kind=kind, name=name, reason=reason)
+
+
+class LeaseSuspect(HoldfastError):
+    """A lease with `crash_release` was not renewed for that long, so that another client may have got in by now. It is
+    not lost for certain: a renewal that the server answers says whether it still holds.
+
+    Fields: `kind` and `name` of what it is a lease of. Way out: `check()` asks the server; or wait for the next renewal
+    while nothing is written.
+    """
+
+    kind: str
+    name: str
+
+    def __init__(self, name: str, kind: str = "lock") -> None:
+        message = f"the lease of {kind} {name!r} is suspect: no renewal was answered within its crash_release; check()"
+        super().__init__(f"{message} asks the server whether it still holds", kind=kind, name=name)
 
 
 #: What to do where the error itself says nothing better.

@@ -644,8 +644,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "what begins with less is not tried again in time",
         SCHEDULE,
-        "(record.short_s or record.ttl_ms / 1000) * self",
-        "record.ttl_ms / 1000 * self",
+        "(record.short_s or _pace_ms(record) / 1000) * self",
+        "_pace_ms(record) / 1000 * self",
     ),
     Mutant(
         "what begins with less waits for an answer as long as others",

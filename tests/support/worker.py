@@ -1,7 +1,7 @@
 """A process of its own that takes locks when told to: `python -m tests.support.worker API URL`.
 
-Lines in: `acquire NAME TTL`, `ensure`, `state`, `release`, `quit`. Lines out: one answer for each, as JSON. Used
-to kill, stop and outlive real holders and waiters.
+Lines in: `acquire NAME TTL [CRASH_RELEASE]`, `ensure`, `state`, `release`, `quit`. Lines out: one answer for each, as
+JSON. Used to kill, stop and outlive real holders and waiters.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ def _state(lease: Any) -> dict[str, Any]:
     return {"state": lease.state.name, "fence": lease.fencing_token, "token": lease.token}
 
 
+def _options(args: list[str]) -> dict[str, Any]:
+    return dict(zip(("ttl", "crash_release"), map(float, args[1:]), strict=False))
+
+
 def _threads(url: str) -> None:
     locks = holdfast.connect(url)
     lease: Any = None
@@ -37,7 +41,7 @@ def _threads(url: str) -> None:
         verb, *args = line.split()
         try:
             if verb == "acquire":
-                lease = locks.lock(args[0], ttl=float(args[1])).acquire()
+                lease = locks.lock(args[0], **_options(args)).acquire()
             elif verb == "ensure":
                 lease.ensure_held()
             elif verb == "release":
@@ -59,7 +63,7 @@ async def _asyncio(url: str) -> None:
         verb, *args = line.split()
         try:
             if verb == "acquire":
-                lease = await locks.lock(args[0], ttl=float(args[1])).acquire()
+                lease = await locks.lock(args[0], **_options(args)).acquire()
             elif verb == "ensure":
                 lease.ensure_held()
             elif verb == "release":

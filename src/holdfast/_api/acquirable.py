@@ -41,6 +41,8 @@ class AcquirableBase:
     _label = "lock"
     #: What the owner in its tokens begins with.
     _mark = ""
+    #: What they end with.
+    _ending = ""
     _reentrant = False
     #: The level at which its success is logged: DEBUG.
     _report_level = 10

@@ -52,6 +52,8 @@ Duration: TypeAlias = "float | int | timedelta"
 TTL_MIN_S = 0.01
 #: A look takes longer than that where there are many keys.
 DEADLOCK_CHECK_MIN_S = 0.1
+#: A holder has to be heard of three times meanwhile, also on a busy machine.
+CRASH_MIN_S = 0.3
 #: Others wait meanwhile, and more than a few ms gain nothing.
 TENURE_MAX_S = 0.1
 #: A year: a longer one is almost certainly ms passed as s.
@@ -217,6 +219,11 @@ class LeaseOptions(TypedDict, total=False):
     by the server, over all clients (just after a failover, only those that have found the new master). 0: "not while
     it is held"; 1: one runs, one waits, the rest is turned away. Not for several locks at once; over a quorum, which
     has no queue, 0 alone. Waiters of one client wait on the server then, as with `tenure=0`. None: no limit.
+    `crash_release`: of a lock alone: seconds (0.3 up to half of the ttl) after which others get in when the connection
+    of its client has ended, as that of a process that was killed, though its ttl is longer. One that was only stopped
+    keeps it. The lease is trusted for as long after each renewal, of which there are three in that time: see
+    `LeaseSuspect`. Not with `renew=False`, `at_least` or `cache_for`. 0: as None without a default of the client. None:
+    only at the end of the ttl.
     `on_wanted`: called as by `lease.on_wanted` when another client asks for the lease. None: no callback.
     """
 
@@ -228,6 +235,7 @@ class LeaseOptions(TypedDict, total=False):
     confirm_release: bool | None
     deadlock_check: Duration | None
     queue_limit: int | None
+    crash_release: Duration | None
     on_wanted: Callable[[Any], object] | None
 
 
@@ -250,6 +258,7 @@ class Options(NamedTuple):
     kept_ms: int = 0
     deadlock_check_s: float | None = None
     queue_limit: int | None = None
+    crash_release_ms: int = 0
 
 
 #: What other libraries call it, and what it is here.
@@ -280,6 +289,14 @@ def _check_period(value: object) -> float:
     return seconds
 
 
+def _crash_ms_of(value: object) -> int:
+    allowed = f"seconds (int or float) or a timedelta, from {CRASH_MIN_S} to half of the ttl, or 0 for none"
+    seconds = _seconds("crash_release", value, allowed)
+    if seconds and not CRASH_MIN_S <= seconds <= TTL_MAX_S:
+        raise ConfigurationError("crash_release", value, allowed)
+    return _whole_ms(seconds)
+
+
 _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "ttl": ("ttl_ms", ttl_ms_of),
     "renew": ("renew", lambda value: check_bool("renew", value)),
@@ -289,11 +306,16 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "confirm_release": ("confirm_release", lambda value: check_bool("confirm_release", value)),
     "on_wanted": ("on_wanted", _check_callback),
     "deadlock_check": ("deadlock_check_s", _check_period),
+    "crash_release": ("crash_release_ms", _crash_ms_of),
     "queue_limit": ("queue_limit", lambda value: check_count("queue_limit", value, 0, QUEUE_MAX)),
 }
 
 
-def options_of(given: LeaseOptions | LockOptions, defaults: Options = Options()) -> Options:  # noqa: B008 - it is immutable
+def options_of(
+    given: LeaseOptions | LockOptions,
+    defaults: Options = Options(),  # noqa: B008 - it is immutable
+    of_lock: bool = False,
+) -> Options:
     """Check what was given, and return it over the defaults. TypeError for an unknown option, as for any call."""
     if not given:
         return defaults
@@ -307,6 +329,8 @@ def options_of(given: LeaseOptions | LockOptions, defaults: Options = Options())
             out = f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
             raise TypeError(f"unexpected keyword argument {name!r}{out}; options are {', '.join(_FIELDS)}")
         if value is not None:
+            if name == "crash_release" and not of_lock:
+                raise ConfigurationError(name, value, "left out: only what lock() makes is released so")
             field, check = _FIELDS[name]
             changed[field] = check(value)
     return defaults._replace(**changed)
@@ -314,17 +338,21 @@ def options_of(given: LeaseOptions | LockOptions, defaults: Options = Options())
 
 def lock_options_of(given: LockOptions, defaults: Options) -> Options:
     """The same for a lock."""
-    if not given.get("cache_for"):
-        return options_of({**given, "cache_for": None} if "cache_for" in given else given, defaults)
-    kept_ms = ttl_ms_of(given["cache_for"], "cache_for")
-    options = options_of({**given, "cache_for": None}, defaults)._replace(kept_ms=kept_ms)
+    kept_ms = ttl_ms_of(given["cache_for"], "cache_for") if given.get("cache_for") else 0
+    options = options_of({**given, "cache_for": None} if "cache_for" in given else given, defaults, of_lock=True)
+    argument, half_s = "cache_for", options.ttl_ms / 2000
     if 2 * kept_ms > options.ttl_ms:
-        allowed = f"half of the ttl at most: {options.ttl_ms / 2000:g} s"
-    elif options.sync_replicas is not None:
+        allowed = f"half of the ttl at most: {half_s:g} s"
+    elif kept_ms and options.sync_replicas is not None:
         allowed = "None with sync_replicas: the two do not go together"
+    elif options.crash_release_ms and (kept_ms or options.at_least_ms or not options.renew):
+        argument, allowed = "crash_release", "0 with cache_for, at_least or renew=False: they do not go together"
+    elif 2 * options.crash_release_ms > options.ttl_ms:
+        argument, allowed = "crash_release", f"half of the ttl at most: {half_s:g} s; or 0 for none"
     else:
-        return options
-    raise ConfigurationError("cache_for", given["cache_for"], allowed)
+        return options._replace(kept_ms=kept_ms) if kept_ms else options
+    value = given["cache_for"] if argument == "cache_for" else options.crash_release_ms / 1000
+    raise ConfigurationError(argument, value, allowed)
 
 
 def refuse_keywords(call: str, given: dict[str, Any]) -> None:

@@ -114,6 +114,12 @@ class SessionBase:
         made = Shared(keys, self._exclusive(keys, options.sync_replicas))
         made.exclusive.renews = options.renew
         made.exclusive.most_waiting = options.queue_limit
+        if options.crash_release_ms and what.startswith("lock:"):
+            if self.quorum is not None:
+                raise ConfigurationError(
+                    "crash_release", options.crash_release_ms / 1000, "0, or None: not over a quorum"
+                )
+            made.exclusive.crash_ms = options.crash_release_ms
         made.exclusive.witness = self.witness
         made.exclusive.checks = self.checks(what.partition(":")[0], keys.name, options)
         self._shared[what, options] = made

@@ -115,7 +115,7 @@ class Client:
     ) -> None:
         """See the class."""
         checked = check_namespace(namespace)
-        self._options = options_of(options)
+        self._options = options_of(options, of_lock=True)
         settings = _settings if tenure is None else _settings._replace(tenure_ms=tenure_ms_of(tenure))
         self._session = Session(redis_client, checked, settings, observer)
 

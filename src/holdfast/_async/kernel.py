@@ -129,7 +129,8 @@ class Acquirable(AcquirableBase, Generic[L]):
     def _new_token(self, driver: AioFront, me: int, mark: str | None) -> str:
         if driver.closed:
             raise driver.closed_error()
-        token = f"{driver.client_id}:{self._mark if mark is None else mark}{me}:{next(self._session.sequence)}"
+        mark = self._mark if mark is None else mark
+        token = f"{driver.client_id}:{mark}{me}:{next(self._session.sequence)}{self._ending}"
         key = self._kept_as
         return token + KEPT if key is not None and driver.lease_cache.hears(key, driver.listening(key)) else token
 

@@ -26,7 +26,7 @@ __all__ = ["Batch", "batches"]
 _KEYS_MAX = 120
 #: A lease with more keys is asked for alone.
 _KEYS_MAX_OF_ONE = 40
-_SCRIPTS = frozenset(kind.extend for kind in KINDS if kind.extend)
+_SCRIPTS = frozenset({"crash_renew", *(kind.extend for kind in KINDS if kind.extend)})
 
 
 class Batch:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, cast
 
 from holdfast._core import mutex, plain, redlock
+from holdfast._core.crash import CrashAcquisition
 from holdfast._core.effects import Call, Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import FirstRenewal
@@ -17,14 +18,16 @@ from holdfast._core.keys import LockKeys
 from holdfast._core.lease_cache import CachedLease, KeptLease
 from holdfast._core.mutex import Each, LockAcquisition
 from holdfast._core.plain import Scripts
-from holdfast._core.record import RENEWAL, LeaseRecord, LeaseState
+from holdfast._core.record import RENEWAL, LeaseRecord, LeaseState, Order
 from holdfast._core.redlock import Quorum
 from holdfast._core.replicas import Sync
 from holdfast._core.replies import LockSeen
 from holdfast._core.report import SILENT
 from holdfast._core.settings import Settings
 from holdfast._core.tenure import MARK, LocalWaiter, Tenure, TenureLease, release_in_line
-from holdfast._core.waiting import Busy, Grant, request_timeout_for, wait_for
+from holdfast._core.tokens import crash_ms_of
+from holdfast._core.validity import deadline
+from holdfast._core.waiting import UNHEARD, Busy, Grant, request_timeout_for, wait_for
 from holdfast.errors import ConfigurationError
 
 __all__ = ["Exclusive", "OneServer", "OverQuorum"]
@@ -36,10 +39,10 @@ class Exclusive:
     """`listens`: waiters hear of their turn, so that `acquire` wants to know whether the inbox is open.
 
     `renews`, `most_waiting`: as of `Acquisition`. `checks`: makes what looks for deadlocks during one acquire; None:
-    nothing does, and its `check` is the `witness`.
+    nothing does, and its `check` is the `witness`. `crash_ms`: as of a record.
     """
 
-    __slots__ = ("checks", "keys", "places", "most_waiting", "renews", "settings", "sync", "witness")
+    __slots__ = ("checks", "crash_ms", "keys", "places", "most_waiting", "renews", "settings", "sync", "witness")
 
     listens = True
 
@@ -50,6 +53,7 @@ class Exclusive:
         self.renews = False
         self.checks: Callable[[], Any] | None = None
         self.most_waiting: int | None = None
+        self.crash_ms = 0
         self.witness: Any = None
         self.settings = settings
         self.sync = sync
@@ -113,7 +117,8 @@ class OneServer(Exclusive):
     ) -> Grant | Busy:
         keys, settings, scripts = self.keys, self.settings, self.scripts
         try:
-            asks = LockAcquisition(keys, token, ttl_ms, settings, self.sync, turn)
+            kind = CrashAcquisition if crash_ms_of(token) else LockAcquisition
+            asks = kind(keys, token, ttl_ms, settings, self.sync, turn)
             asks.renews, asks.unused, asks.most_waiting = self.renews, True, self.most_waiting
             asks.check = self.witness if self.checks is None else self.checks()
             return await wait_for(asks, timeout_s, listening=listening)
@@ -127,15 +132,18 @@ class OneServer(Exclusive):
         if self.most_waiting:
             allowed = "0, or None: this server refuses scripts, and without them there is no queue"
             raise ConfigurationError("queue_limit", self.most_waiting, allowed)
+        if self.crash_ms:
+            raise ConfigurationError("crash_release", self.crash_ms / 1000, "0, or None: this server refuses scripts")
         return plain.acquire(self.keys, token, ttl_ms, timeout_s, self.scripts, self.settings)
 
     @property
     def hands_on(self) -> bool:
         # (A turn that waits here is not seen by those that look for deadlocks, nor counted by the server.)
-        return self.sync is None and not self.scripts.refused and self.checks is None and self.most_waiting is None
+        plain = self.checks is None and self.most_waiting is None and not self.crash_ms
+        return plain and self.sync is None and not self.scripts.refused
 
     def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
-        if self.sync is not None or self.scripts.refused:
+        if self.sync is not None or self.scripts.refused or self.crash_ms:
             return None
         turn = LockAcquisition(self.keys, "", ttl_ms, self.settings)
         request_timeout_s = request_timeout_for(ttl_ms, self.settings)
@@ -146,6 +154,8 @@ class OneServer(Exclusive):
 
     def make_record(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
         keys = self.keys
+        if crash_ms_of(token):
+            return _CrashRecord(self, token, grant, ttl_ms)
         if grant.more is not plain.PLAIN:
             kept = grant.kept
             if kept is not None and type(kept) is CachedLease:
@@ -226,6 +236,7 @@ class _OfServer(LeaseRecord):
     __slots__ = ()
 
     _exclusive: OneServer
+    _acquisition = LockAcquisition
 
     @property
     def places(self) -> tuple[LockKeys, ...]:  # type: ignore[override]  # never set
@@ -242,9 +253,10 @@ class _OfServer(LeaseRecord):
 
     def _ask_by(self) -> tuple[Callable[..., Protocol[int]], Callable[[], Protocol[bool]]]:
         exclusive = self._exclusive
-        asks = LockAcquisition(
+        asks = self._acquisition(
             exclusive.keys, self.token, self.ttl_ms, exclusive.settings, exclusive.sync, tenure=self.tenure
         )
+        asks.stray = self.stray
         asks.ttl_ms = self.most_ms  # how long a give-back may have to be tried
         if self.short_s:
             asks.short_ms = int((self.deadline - self.held_since) * 1000)
@@ -260,6 +272,36 @@ class _LockRecord(_OfServer):
         self._exclusive = exclusive
         name = exclusive.keys.name
         LeaseRecord.__init__(self, name, token, grant.fence, ttl_ms, grant.sent_at, None, None, grant.until)
+
+
+class _CrashRecord(_LockRecord):
+    """The same of a lock whose lease ends soon after its client has gone."""
+
+    __slots__ = ()
+
+    _acquisition = CrashAcquisition
+    _unheard = False  # by the last answer
+    renew = LeaseRecord.renew
+
+    def __init__(self, exclusive: OneServer, token: str, grant: Grant, ttl_ms: int) -> None:
+        super().__init__(exclusive, token, grant, ttl_ms)
+        self.crash_ms, self.stray = crash_ms_of(token), grant.stray
+        # One that was pushed is not noted as alive, so that others do not get in early.
+        self.proved_until = deadline(grant.sent_at, self.crash_ms)
+
+    async def or_why(self, ttl_ms: int, *order: Order) -> int:
+        held = await super().or_why(ttl_ms, *order)
+        self._unheard = held == UNHEARD
+        return held
+
+    def extended(self, ttl_ms: int, sent_at: float, now: float, order: Order = RENEWAL) -> bool:
+        if not self._unheard:
+            self.proved_until = max(self.proved_until, deadline(sent_at, self.crash_ms))
+        return super().extended(ttl_ms, sent_at, now, order)
+
+    def renewal_ttl_ms(self, now: float) -> int | None:
+        """As that of others; but asked for until the end of `max_hold`, since each is a proof."""
+        return self.ttl_ms if self.max_until is None else max(1, min(self.ttl_ms, int((self.max_until - now) * 1000)))
 
 
 class _LineRecord(_OfServer, TenureLease):

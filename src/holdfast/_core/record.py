@@ -117,6 +117,8 @@ class LeaseRecord:
     overlong = False  # the server's clock was set back
     least_ms = _NO_TTL_MS  # the least ttl that one of them was for
     stray = False  # a request for it went unanswered, as in `Grant`
+    crash_ms = 0  # for how long it may be trusted without a proof that its client is there; 0: for its ttl
+    proved_until = float("inf")
     on_loss: Callable[[str], None] | None = None
     on_suspect: Callable[[], None] | None = None
     #: As `Acquisition.places`; who asks for it, and why; and what is called when it is asked for first.

@@ -28,7 +28,15 @@ __all__ = ["Schedule"]
 #: Plans that are left for the heap's owner without waking it.
 _PLANNED_MAX = 1_000
 
+#: A lease that has to be proved is renewed with others that many ms of it before each s: half of its time.
+_CRASH_EARLY = 6_000
+
 _HELD = LeaseState.HELD
+
+
+def _pace_ms(record: LeaseRecord) -> int:
+    """The time of which parts are waited between two renewals."""
+    return min(record.crash_ms or record.ttl_ms, record.ttl_ms)
 
 
 class Schedule:
@@ -75,7 +83,7 @@ class Schedule:
         record.next_at = jitter
         wait_s, look_s = record.ttl_ms * self._plan_s_per_ms, self.look_s
         at = record.held_since + (wait_s if wait_s < look_s else look_s)
-        if record.short_s or at > record.deadline:  # else that is what `_first_at` says
+        if record.short_s or at > record.deadline or record.crash_ms:  # else that is what `_first_at` says
             # Of a lease that was handed on, what it said of the one before: a moment too early does no harm.
             at = record.first_at or self._first_at(record)
             if at > record.deadline:
@@ -96,7 +104,7 @@ class Schedule:
 
     def _first_at(self, record: LeaseRecord) -> float:
         since, look_s = record.held_since, self.look_s
-        wait_s = record.ttl_ms * self._plan_s_per_ms
+        wait_s = _pace_ms(record) * self._plan_s_per_ms
         at = since + (wait_s if wait_s < look_s else look_s)
         if record.short_s:
             at = min(self._renew_at(record, 1.0), since + look_s)
@@ -181,7 +189,9 @@ class Schedule:
             at, _, key = heap[0]
             record = live.get(key)
             if record is not None and at == record.next_at:
-                if at > now and not (to_renew and at <= now + record.ttl_ms * self._early_s_per_ms < record.deadline):
+                # Half of their time for those that are due most often: many are soon asked for together.
+                early_s = record.crash_ms / _CRASH_EARLY or record.ttl_ms * self._early_s_per_ms
+                if at > now and not (to_renew and at <= now + early_s < record.deadline):
                     break
                 heapq.heappop(heap)
                 if record.check_expired(now):
@@ -250,7 +260,7 @@ class Schedule:
             self._plan(record, self._renew_at(record, jitter))
             return
         record.suspect()
-        wait_s = (record.short_s or record.ttl_ms / 1000) * self._settings.renew_again_fraction
+        wait_s = (record.short_s or _pace_ms(record) / 1000) * self._settings.renew_again_fraction
         self._plan(record, now + wait_s * (0.5 + jitter))
 
     def shorten(self, record: LeaseRecord) -> float:
@@ -285,7 +295,7 @@ class Schedule:
     def _renew_at(self, record: LeaseRecord, jitter: float) -> float:
         if not record.renews:
             return record.deadline
-        wait_s = record.ttl_ms / 1000 * self._settings.renew_fraction
+        wait_s = _pace_ms(record) / 1000 * self._settings.renew_fraction
         if record.short_s:
             wait_s = min(record.short_s * self._settings.renew_again_fraction, self._settings.stretch_s)
         return record.renew_from + wait_s * (1 - self._settings.renew_jitter * jitter)

@@ -1,5 +1,5 @@
 """Tokens: the random identity of one acquisition, `<client id>:<owner>:<sequence>`; with "+" behind it for a tenure,
-"*+" for a lease that its client may keep.
+"*+" for a lease that its client may keep, "!MS" for one that ends that long after its client has gone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ __all__ = [
     "TOKEN_MAX",
     "client_id_of",
     "client_of",
+    "crash_ms_of",
     "is_kept",
     "is_ours",
     "is_sharded",
@@ -23,7 +24,7 @@ __all__ = [
 ]
 
 #: A client id is 24 hexadecimal digits, of which the first is not random: see `client_id_of`.
-_OURS = re.compile(r"[0-9a-f]{24}:[^:]*:[0-9]+(?:\*?\+)?")
+_OURS = re.compile(r"[0-9a-f]{24}:[^:]*:[0-9]+(?:\*?\+|!([0-9]{1,9}))?")
 #: What the ids of clients of a Cluster begin with, as `_lua/inboxes.lua` knows.
 _SHARDED = "c"
 #: What a token ends with that is granted a block of fencing tokens, and how many these are (see `_lua/fence.lua`): more
@@ -61,6 +62,12 @@ def is_ours(token: str) -> bool:
 def is_kept(token: str) -> bool:
     """True if its client releases the lease when it is told that others want it, though it may be idle until then."""
     return token.endswith(KEPT) and is_ours(token)
+
+
+def crash_ms_of(token: str) -> int:
+    """Return how long its client may be silent before others get in (`crash_release`); 0: until its ttl is over."""
+    found = _OURS.fullmatch(token)
+    return int(found[1] or 0) if found else 0
 
 
 def seen_fence(last: int, holder: str) -> int:

@@ -45,11 +45,12 @@ from holdfast._core.replicas import NotAcked, Replicas, Sync, SyncTail, judge, t
 from holdfast._core.replies import Refusal, Taken, refusal_of, taken_of
 from holdfast._core.retry import Backoff, Retry
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.tokens import is_kept, is_ours
+from holdfast._core.tokens import crash_ms_of, is_kept, is_ours
 from holdfast._core.validity import deadline
 from holdfast.errors import LeaseLost
 
 __all__ = [
+    "UNHEARD",
     "Acquisition",
     "Args",
     "Busy",
@@ -70,6 +71,10 @@ _LEAST_TIMEOUT_S = 0.25
 _LEAST_LEFT = 0.5
 #: and as many times as long as the last request took: its renewal has to be repeated in that, if need be.
 _LEAST_TURNS = 12
+#: What requests answer for which their client would have to listen, where it does not.
+UNHEARD = -2
+#: How often an inbox that the server does not see is opened again.
+_DEAF_MAX = 3
 
 #: Arguments of a script.
 Args: TypeAlias = "tuple[str | int, ...]"
@@ -164,6 +169,9 @@ class Acquisition:
 
     #: Whether a grant that is pushed for its token is all that it waits for.
     pushed_whole = True
+
+    #: Whether its client has to listen where it asks, also without a wait: see `UNHEARD`.
+    listens = False
 
     def __init__(
         self, keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT, sync: Sync = None
@@ -285,7 +293,7 @@ class Acquisition:
             if sync is None:
                 return int(reply)
             if reply[0] < 1:
-                return 0
+                return int(reply[0])
             try:
                 judge(sync, self.name, reply, await Now())
                 return int(reply[0])
@@ -319,6 +327,9 @@ def _look_again_s(taken: Taken, settings: Settings, chance: float) -> float:
     wait_s = settings.recheck_max_s
     if taken.remaining_ms >= 0:
         wait_s = min(wait_s, taken.remaining_ms / 1000 + settings.recheck_late_s * (0.5 + chance))
+    crash_ms = crash_ms_of(taken.holder)
+    if crash_ms:
+        wait_s = min(wait_s, crash_ms / 3000 * (taken.place + 1))  # who looks sees whether its client has gone
     # The waiter that the lock is handed to may hang: those behind it find that out when they look. All together
     # look no more often than a few times in a claim window, however many there are.
     return min(wait_s, settings.claim_ms / 1000 * (max(taken.place, 1) + chance / 2))
@@ -377,6 +388,7 @@ class _Waiting:
         "asked_at",
         "began_at",
         "check_at",
+        "deaf",
         "doubtful",
         "foreign_polls",
         "give_up_at",
@@ -414,6 +426,8 @@ class _Waiting:
         self.queued_at: float | None = None
         #: The token is known to the inbox, and the inbox is believed to be open.
         self.registered = self.listening = False
+        #: How often the answer was that the inbox is not open.
+        self.deaf = 0
         #: Who held it when last seen; since when answers come too late.
         self.holder: str | None = None
         self.late_at: float | None = None
@@ -426,10 +440,13 @@ class _Waiting:
     async def ask(self) -> Reply:
         """Ask to be granted, listening first where that takes a place in the queue. Raises `RequestFailed`."""
         acquisition, sync = self.acquisition, self.acquisition.sync
-        if self.queueing and not self.listening:
+        if (self.queueing or acquisition.listens) and not self.listening:
             self.registered = self.listening = True
             listen = Listen(acquisition.token, acquisition.key, self.request_timeout_s, script=acquisition.kind.ask)
-            acquisition.inboxes = f"?{acquisition.keys.inboxes}" if await listen else acquisition.keys.inboxes
+            untold = await listen
+            if untold and acquisition.listens:
+                raise acquisition.refused(Refusal(UNHEARD, 0))
+            acquisition.inboxes = f"?{acquisition.keys.inboxes}" if untold else acquisition.keys.inboxes
             self.now = await Now()
         if acquisition.look_every_s is not None:
             await acquisition.meanwhile()
@@ -483,6 +500,10 @@ class _Waiting:
         if reply[0] < 0:
             if reply[0] < -1:
                 self.doubtful = False  # refused before anything was written
+                if self.acquisition.listens and reply[0] == UNHEARD and self.deaf < _DEAF_MAX:
+                    self.deaf += 1
+                    self.listening = False
+                    return None
             raise self.acquisition.refused(refusal_of(reply))
         self.doubtful = False
         return await self._taken(taken_of(reply))

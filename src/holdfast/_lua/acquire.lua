@@ -5,7 +5,7 @@
 --         8 a token that is released with this call, or none  9 the last fencing token of its block  10 the last it used
 -- Returns {1, fencing token}                                            granted (also to a repeat)
 --         {1, fencing token, 1}   granted to a tenure, and no one waits: its client is told of the first who does
---         {0, holder's remaining ms (-1: no ttl), holder, place in the queue (-1: not queued), arrival_us}
+--         {0, holder's remaining ms (-1: no ttl; less where its client has gone), holder, place in the queue (-1: not queued), arrival_us}
 --         {0, 0, "", place, arrival_us}       free, but its queue is not gone through: ask again at once
 --         {-1}                                                          this token was given back before
 -- #include limits
@@ -52,6 +52,16 @@ end
 
 -- #include waiters
 -- #include wanted
+local gone_ms
+if holder and string.find(holder, '!%d+$') then
+-- #include crash
+  local crash = fence_key .. ':crash'
+  gone_ms = gone_in_ms(crash, holder, ARGV[7], redis.call('PTTL', lock))
+  if gone_ms and gone_ms <= 0 then
+    redis.call('DEL', lock, crash)
+    holder, gone_ms = nil, nil
+  end
+end
 local arrival, new, handed_over = tonumber(ARGV[4]), false, false
 if waits then
   if arrival <= 0 then
@@ -80,5 +90,5 @@ if not holder then
   end
 end
 tell_keeper(holder, ARGV[7], not handed_over and queue)
-local remaining_ms = holder and redis.call('PTTL', lock) or 0
+local remaining_ms = gone_ms or holder and redis.call('PTTL', lock) or 0
 -- #include not_yet

@@ -7,6 +7,9 @@ local scripts = {
   renew = function(KEYS, ARGV)
 -- #include renew
   end,
+  crash_renew = function(KEYS, ARGV)
+-- #include crash_renew
+  end,
   multi_renew = function(KEYS, ARGV)
 -- #include multi_renew
   end,

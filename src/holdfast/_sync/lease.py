@@ -23,7 +23,7 @@ from holdfast._front.threads import ThreadsFront
 from holdfast._runtime.clock import clock
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.loss import Loss, Wanted
-from holdfast.errors import ConfigurationError, LeaseLost, LeaseReleased, quoted
+from holdfast.errors import ConfigurationError, LeaseLost, LeaseReleased, LeaseSuspect, quoted
 
 __all__ = ["Lease", "LeaseState"]
 
@@ -108,13 +108,16 @@ class Lease:
     @property
     def state(self) -> LeaseState:
         """HELD, SUSPECT (a renewal failed, validity lasts), LOST or RELEASED."""
-        self._record.check_expired(clock())
-        return self._record.state
+        record = self._record
+        now = clock()
+        record.check_expired(now)
+        return LeaseState.SUSPECT if record.alive and now >= record.proved_until else record.state
 
     @property
     def held(self) -> bool:
         """Whether it may still be trusted: `ensure_held()` as a question. Sends nothing."""
-        return not self._record.check_expired(clock())
+        now = clock()
+        return not self._record.check_expired(now) and now < self._record.proved_until
 
     def remaining(self) -> float:
         """Seconds for which it may still be trusted without another renewal; 0.0 after its end.
@@ -123,7 +126,9 @@ class Lease:
         """
         record = self._record
         now = clock()
-        return 0.0 if record.check_expired(now) else record.deadline - now
+        if record.check_expired(now):
+            return 0.0
+        return (record.deadline if record.deadline < record.proved_until else max(record.proved_until, now)) - now
 
     @property
     def lost(self) -> Loss:
@@ -175,8 +180,11 @@ class Lease:
     def ensure_held(self) -> None:
         """Raise `LeaseLost` (or `LeaseReleased`) unless the lease may still be trusted. Sends nothing."""
         record = self._record
-        if record.check_expired(clock()):
+        now = clock()
+        if record.check_expired(now):
             raise self._ended("ensure_held()")
+        if now >= record.proved_until:
+            raise LeaseSuspect(record.name, record.label)
 
     def check(self) -> None:
         """Ask the server whether it still holds: one round trip, before what cannot be undone.
@@ -193,6 +201,8 @@ class Lease:
         """
         if not self._session.run(self._driver.client.check(self._record)):
             raise self._ended("check()")
+        if clock() >= self._record.proved_until:
+            raise LeaseSuspect(self._record.name, self._record.label)
 
     def extend(self, ttl: Duration) -> None:
         """Make it last `ttl` seconds from now, and renew it for as long from now on. No longer than `max_hold` leaves.
@@ -223,6 +233,9 @@ class Lease:
         """
         if self._record.label != "lock" or self._session.quorum is not None:
             allowed = "the lease of a lock on one server; release it, and acquire it there"
+            raise ConfigurationError("lease", self, allowed)
+        if self._record.crash_ms:
+            allowed = "one without crash_release: it would end with this process; release it, and acquire it there"
             raise ConfigurationError("lease", self, allowed)
         self.extend(self._record.ttl_ms / 1000)
         return self._detach()

@@ -205,6 +205,8 @@ class Lock(Leasable[Lease]):
         self._keys = shared.keys
         self._exclusive = shared.exclusive
         self._asks = shared.asks
+        if self._exclusive.crash_ms:
+            self._ending = f"!{self._exclusive.crash_ms}"
         self._reentrant = reentrant
         self._line_key = shared if shared.in_line and not reentrant else None
         if options.kept_ms and self._kind == "lock":

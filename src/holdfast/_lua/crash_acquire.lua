@@ -1,0 +1,19 @@
+-- Acquire a lock whose lease ends soon after its client has gone: as acquire, for a client that listens.
+-- KEYS    1 lock  2 fence  3 queue  4 gone  5 crash
+-- ARGV    those of acquire
+-- Returns what acquire does
+--         {-2}   nothing was done: the client is not known to listen here, or nothing tells this run of the server
+-- #include inboxes
+-- #include crash
+local function acquire()
+-- #include acquire
+end
+
+if not (listens(ARGV[1], ARGV[7]) and run_id()) then
+  return {-2}
+end
+local reply = acquire()
+if reply[1] == 1 then
+  note_alive(KEYS[5], ARGV[1], ARGV[7], ARGV[2])
+end
+return reply
