@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import embedded
+from holdfast._api.client_info import lease_note_key
 from holdfast._core import tokens
 from holdfast._core.effects import Wake
 from holdfast._core.keys import inbox_prefix, lock_keys
@@ -45,7 +46,7 @@ def test_every_key_is_named_with_its_kind() -> None:
         beside = own.more(*kind.beside)[len(own.all) :]
         there |= {own.lock, *(f"{key}:CONDITION" if kind is CONDITION else key for key in beside)}
     assert {code(row[0]) for row in table_with("key")[1:]} == there
-    for key in ("holdfast:client:ID", note_key("holdfast", "TOKEN")):
+    for key in ("holdfast:client:ID", lease_note_key("holdfast", "TOKEN"), note_key("holdfast", "TOKEN")):
         assert f"`{key}`" in PAGE
     assert f"`{inbox_prefix('holdfast')}CLIENT`" in PAGE
 
@@ -77,6 +78,7 @@ def test_the_grammar_of_tokens_is_what_is_told_from_others() -> None:
     marks = {mark for kind in KINDS for mark in kind.marks}
     for mark in marks:
         assert f'"{mark}"' in PAGE.partition("mark     =")[2].partition("owner    =")[0]
+    assert f'[ "{tokens.NOTED}" ]' in PAGE
 
 
 # ---- the tables of states ----

@@ -71,13 +71,13 @@ def test_a_lock_and_what_happened_to_it(
     address = serve(f"{unique_name}*")
     eventually(lambda: get(address, "api/locks")["looks"])
     with library.connect(valkey_server.url) as client:
-        with client.lock(unique_name) as lease:
-            eventually(lambda: get(address, "api/locks")["rows"])
+        with client.lock(unique_name, note="deploy") as lease:
+            eventually(lambda: [row["note"] for row in get(address, "api/locks")["rows"]] == ["deploy"])
             (row,) = get(address, "api/locks")["rows"]
             assert (row["kind"], row["name"], row["held"], row["token"]) == ("lock", unique_name, 1, lease.token)
             assert row["fencing_token"] == lease.fencing_token
             (found,) = get(address, f"api/locks/{unique_name}")["locks"]
-            assert [each["token"] for each in found["holders"]] == [lease.token]
+            assert [(each["token"], each["note"]) for each in found["holders"]] == [(lease.token, "deploy")]
             assert abs(found["holders"][0]["until"] - row["since"] - 30_000) < 2_000
         eventually(lambda: not get(address, "api/locks")["rows"])
     (found,) = get(address, f"api/locks?name={unique_name}")["locks"]

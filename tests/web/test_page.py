@@ -65,6 +65,21 @@ def test_it_follows_a_lock(
     assert browser.evaluate("document.querySelectorAll('script:not([src]), style, [style*=expression]').length") == 0
 
 
+def test_a_note_is_text(
+    browse: Callable[[str], Browser], serve: Callable[..., str], valkey_server: embedded.Server, unique_name: str
+) -> None:
+    browser = browse(serve(f"{unique_name}*"))
+    note = '<b>deploy</b> by Ana & "Bo"'
+    with library.connect(valkey_server.url) as client, client.lock(unique_name, note=note):
+        cells = "document.querySelector('#body .who')"
+        browser.until(f"({cells}?.textContent ?? '').startsWith('“<b>deploy</b> by Ana & \"Bo\"” ')")
+        browser.press("ArrowDown")
+        browser.press("Enter")
+        browser.until("document.getElementById('about').textContent.includes('“<b>deploy</b>')")
+        assert browser.evaluate("document.querySelectorAll('#body b, #about b').length") == 0
+        browser.press("Escape")
+
+
 def test_holders_of_several_permits_are_not_taken_for_one_each(
     browse: Callable[[str], Browser], serve: Callable[..., str], valkey_server: embedded.Server, unique_name: str
 ) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
+from holdfast._api.client_info import lease_note_key
 from holdfast._api.options import Options
+from holdfast._core.describe import annotate
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
 from holdfast._core.tenure import LocalWaiter, Note, TenureLease, as_owner, wait_in_line
-from holdfast._core.tokens import is_kept
+from holdfast._core.tokens import NOTED, client_of, has_note, is_kept
 from holdfast._core.waiting import Busy, Grant
 from holdfast._engine.pack import PreparedRequest
 
@@ -54,6 +56,8 @@ class AcquirableBase:
         #: As `Acquisition.most_waiting`.
         self._most_waiting = options.queue_limit
         self._ttl_ms = options.ttl_ms
+        #: What the owner in its tokens has in front, behind the mark.
+        self._noted = "" if options.note_text is None else NOTED
         self._owned_as: tuple[str, ...] = (f"{self._kind}:{name}",)
         #: The first requests of acquire and release, ready but for the token; () where there are none.
         self._asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] | None = None
@@ -101,7 +105,17 @@ class AcquirableBase:
             record.end_by(record.held_since + options.max_hold_ms / 1000)
         if options.at_least_ms:
             record.kept_until = record.held_since + options.at_least_ms / 1000
+        if self._noted:
+            self._annotate(record)
         return record
+
+    def _annotate(self, record: LeaseRecord) -> None:
+        """Have the note stand of a lease that has one. A lease that was adopted keeps the text that it has."""
+        if not has_note(record.token):
+            return
+        if client_of(record.token) == self._session.driver.client_id:
+            record.says = self._options.note_text
+        self._session.driver.spawn(annotate(record, lease_note_key(self._session.namespace, record.token)))
 
     def _give_back(self, token: str) -> Protocol[None]:
         """Undo what an interrupted acquire may have done."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast._api.client_info import who_we_are
-from holdfast._api.holder import Holder, holder_of
+from holdfast._api.holder import Described, Holder, holder_of
 from holdfast._core.breaking import Held, held_by
 from holdfast._core.kinds import ALONE, LISTED, LISTED_AS
 from holdfast._core.overview import Entry
@@ -98,11 +98,11 @@ def _is_meant(seen: Entry, token: str, holder: object) -> bool:
     return seen.kind in ALONE and seen.fence <= holder < seen.fence + block  # type: ignore[operator]
 
 
-def holders_of(seen: Entry, tokens: Sequence[str] | None, described: dict[str, bytes | None]) -> tuple[Holder, ...]:
+def holders_of(seen: Entry, tokens: Sequence[str] | None, described: Described) -> tuple[Holder, ...]:
     """Return the holders with these tokens; None: all."""
     alone = seen.kind in ALONE
     return tuple(
-        holder_of(token, remaining_ms, seen.fence if alone else 0, described.get(token))
+        holder_of(token, remaining_ms, seen.fence if alone else 0, *described[token])
         for token, remaining_ms in seen.holders
         if tokens is None or token in tokens
     )

@@ -9,7 +9,7 @@ from _json import encode_basestring_ascii
 
 from holdfast._core.tokens import client_of, is_ours
 
-__all__ = ["CLIENT_INFO_MS", "client_id_of", "client_key", "introduction", "who_we_are"]
+__all__ = ["CLIENT_INFO_MS", "client_id_of", "client_key", "introduction", "lease_note_key", "who_we_are"]
 
 #: How long a client's description stays on the server, ms; it is written again at half of that.
 CLIENT_INFO_MS = 86_400_000
@@ -17,6 +17,10 @@ CLIENT_INFO_MS = 86_400_000
 
 def client_key(namespace: str | None, client_id: str) -> str:
     return f"{namespace or 'holdfast'}:client:{client_id}"
+
+
+def lease_note_key(namespace: str | None, token: str) -> str:
+    return f"{namespace or 'holdfast'}:note:{token}"
 
 
 def introduction(now_s: float) -> str:

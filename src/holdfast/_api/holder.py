@@ -6,12 +6,18 @@ import functools
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from holdfast._core.tokens import is_kept, is_ours
 from holdfast.errors import quoted, shown
 
-__all__ = ["Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus", "Waiting", "holder_of"]
+__all__ = ["Described", "Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus", "Told", "Waiting", "holder_of"]
+
+#: By a token, what its client says of itself, and the note of its lease.
+Told: TypeAlias = tuple[bytes | None, bytes | None]
+Described: TypeAlias = dict[str, Told]
+#: Of what another program has left there, no more is shown, characters.
+_NOTE_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +26,7 @@ class Holder:
 
     `host`, `pid`, `program` and `client_since` are None when the holder is not a holdfast client, or its
     description has expired. `since` is when the lock was granted, by the server's clock. `fencing_token`: as
-    `Lock.last_fencing_token` tells it.
+    `Lock.last_fencing_token` tells it. `note`: what its lease was acquired with (`note=`), if anything.
     """
 
     token: str
@@ -32,6 +38,7 @@ class Holder:
     pid: int | None = None
     program: str | None = None
     client_since: datetime | None = None
+    note: str | None = None
 
     @property
     def kept(self) -> bool:
@@ -43,7 +50,8 @@ class Holder:
         """The holder's place, its name, and since when it holds; in one line."""
         # Any client may have written this.
         host, pid, program, token = (shown(each, 128) for each in (self.host, self.pid, self.program, self.token))
-        who = f"{host}, pid {pid} ({program})" if self.host else f"token {token}"
+        note = f", {self.note!r}" if self.note else ""
+        who = f"{host}, pid {pid} ({program}{note})" if self.host else f"token {token}{note}"
         since = f" since {self.since:%Y-%m-%d %H:%M:%S} UTC" if self.since else ""
         return f"{who}{since}"
 
@@ -148,8 +156,10 @@ def _told(description: bytes | None) -> dict[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-def holder_of(token: str, remaining_ms: int, fence: int, description: bytes | None) -> Holder:
-    """Put together what `inspect` and the client's description say."""
+def holder_of(
+    token: str, remaining_ms: int, fence: int, description: bytes | None = None, note: bytes | None = None
+) -> Holder:
+    """Put together what `inspect`, the client's description and the lease's note say."""
     told = _told(description)
     ours = is_ours(token)
     return Holder(
@@ -162,6 +172,7 @@ def holder_of(token: str, remaining_ms: int, fence: int, description: bytes | No
         pid=_of_kind(int, told.get("pid")),
         program=_of_kind(str, told.get("program")),
         client_since=_utc(told.get("since")),
+        note=note.decode("utf-8", "replace")[:_NOTE_MAX] if note else None,
     )
 
 

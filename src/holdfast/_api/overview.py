@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
-from holdfast._api.holder import Holder, holder_of
+from holdfast._api.holder import Described, Holder, holder_of
 from holdfast._core.kinds import ALONE, KIND_OF_MARK
 from holdfast._core.overview import Entry
 from holdfast._core.tokens import mark_of
@@ -59,14 +59,14 @@ class Listed:
         return self.holders[0] if self.holders else None
 
 
-def listed(seen: Entry, described: dict[str, bytes | None], grants: int | None = None) -> Listed:
+def listed(seen: Entry, described: Described, grants: int | None = None) -> Listed:
     """Put together what was seen, and what clients say of themselves, by token."""
     alone = seen.kind in ALONE
     fence = seen.fence if alone else 0
-    holders = tuple(holder_of(token, left_ms, fence, described.get(token)) for token, left_ms in seen.holders)
+    holders = tuple(holder_of(token, left_ms, fence, *described[token]) for token, left_ms in seen.holders)
     queue = []
     for token, age_s in seen.waiters:
-        who = holder_of(token, 0, 0, described.get(token))
+        who = holder_of(token, 0, 0, *described[token])
         queue.append(Waiter(token, age_s, who.host, who.pid, who.program))
     at = datetime.fromtimestamp(seen.at_us / 1e6, UTC)
     held, waiting = (holders, seen.held), (tuple(queue), seen.queued)

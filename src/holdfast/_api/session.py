@@ -95,7 +95,7 @@ class SessionBase:
         self.witness: Witness | None = None
         if self.quorum is None and namespace is not None:
             self.witness = Witness(namespace, settings, partial(_held_by, self.owners), partial(_where, self.asking))
-        #: What other clients say of themselves, by their ids, as far as it was asked for.
+        #: What other clients say of themselves, by their ids, and of leases, by tokens, as far as it was asked for.
         self.told_by: dict[str, bytes] = {}
         #: By (kind, name): the fencing token of the last look, and for how many more looks grants are counted.
         self.looks: dict[tuple[str, str], tuple[int, int]] = {}
@@ -172,12 +172,12 @@ class SessionBase:
             self._ifeq = known
         return self._ifeq
 
-    def hear(self, client_id: str, told: bytes | None) -> None:
-        """Remember what a client says of itself, which never changes; that it says nothing may change."""
+    def hear(self, whose: str, told: bytes | None) -> None:
+        """Remember what is said of a client, or by a token of its lease; that nothing is said may change."""
         if told is not None:
             if len(self.told_by) >= _TOLD_MAX:
                 self.told_by.clear()
-            self.told_by[client_id] = told
+            self.told_by[whose] = told
 
     def disown(self, lease: Any) -> None:
         """Forget a lease that holds nothing any more. Takes no lock: finalizers call it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast._api.breaking import Asked, Broken, chosen, holders_of, kinds_of, said
-from holdfast._api.holder import Holder
+from holdfast._api.holder import Described, Holder
 from holdfast._api.options import Duration, timeout_of
 from holdfast._api.overview import kind_of
 from holdfast._async.lifecycle import Session
@@ -49,7 +49,7 @@ async def ask(session: Session, name: str, kind: str | None, holder: Holder | st
 
 async def _found(
     session: Session, name: str, kind: str | None, holder: object
-) -> tuple[Entry | None, list[Held], dict[str, bytes | None]]:
+) -> tuple[Entry | None, list[Held], Described]:
     """Find what is held under that name, which of its holders are meant, and what their clients say of themselves."""
     found = await session.run(holders(session.namespace, name, kinds_of(kind), session.settings))
     seen, held = chosen(found, holder, session.namespace, name)

@@ -183,7 +183,7 @@ class Client:
 
             lease = await locks.adopt(job["lease"])
 
-        It is renewed by this client from now on, with these options; `max_hold` starts over. The fencing token, the
+        It is renewed by this client from now on, with these options; `max_hold` starts over. Its note goes on. The fencing token, the
         one it had, is compared with the server's. The name and the namespace are the same on both sides.
 
         Raises `LeaseLost` when it has ended meanwhile (it has expired, or it was adopted and released elsewhere), and

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast._api.options import Duration, Options, timeout_of
+from holdfast._api.options import Duration, Options, options_after, timeout_of
 from holdfast._async.lease import Lease
 from holdfast._async.lifecycle import Session
 from holdfast._async.lock import TurnLeasable
@@ -139,7 +139,7 @@ class _Change(_Side[L]):
     """One change from one side to the other, under the options of the lease before; both end when that has to."""
 
     def __init__(self, session: Session, before: rwlock.RWRecord) -> None:
-        super().__init__(session, before.name, Options(before.ttl_ms, before.renews))
+        super().__init__(session, before.name, options_after(before))
         self._sync = before.sync
         self._until = before.max_until
         self._asks = ()  # not the one request with the token that it is given

@@ -1,14 +1,21 @@
-"""Writing and reading what a client says of itself."""
+"""Writing and reading what a client says of itself, and of a lease.
+
+Laws: nothing depends on either; a note never stands beside another holder, since its key has the lease's token in it.
+
+Theory: a token tells whether there is a note, so that those who look ask for no other one. A note is written behind the
+grant, and again behind each extension, with the greatest ttl that anything was for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from holdfast._core.effects import Command, Reply
+from holdfast._core.effects import Command, Protocol, Reply
 from holdfast._core.failure import RequestFailed
-from holdfast._core.replies import DONE, MAYBE
+from holdfast._core.record import LeaseRecord
+from holdfast._core.replies import COUNT, DONE, MAYBE
 
-__all__ = ["PATIENCE_S", "beginning_of", "introduce", "look_up"]
+__all__ = ["PATIENCE_S", "annotate", "beginning_of", "introduce", "look_up"]
 
 #: How long describing may take, s: nothing depends on it.
 PATIENCE_S = 2.0
@@ -25,6 +32,25 @@ async def introduce(key: str, describe: Callable[[], str], keep_ms: int) -> None
         await Command(("SET", key, describe(), "PX", keep_ms), PATIENCE_S, key=key, fits=DONE)
     except (RequestFailed, OSError):
         pass
+
+
+def annotate(record: LeaseRecord, key: str) -> Protocol[None]:
+    """Have the note of a lease stand there while it is held; where only the key tells of one, keep what stands there.
+
+    Returns what writes it now.
+    """
+
+    async def keep(ms: int) -> None:
+        try:
+            if record.says is not None and ms:
+                await Command(("SET", key, record.says, "PX", ms), PATIENCE_S, key=key, fits=DONE)
+            else:  # not DEL, which semaphores need no right for
+                await Command(("PEXPIRE", key, ms), PATIENCE_S, key=key, fits=COUNT)
+        except RequestFailed:
+            pass
+
+    record.beside(keep)
+    return keep(record.most_ms)
 
 
 async def look_up(key: str, patience_s: float = PATIENCE_S) -> bytes | None:

@@ -244,7 +244,7 @@ class _OfServer(LeaseRecord):
 
     def renew(self, ttl_ms: int) -> Protocol[int]:
         exclusive = self._exclusive
-        if self.overlong or self.extensions or self.short_s or exclusive.sync:
+        if self.overlong or self.extensions or self.short_s or self._asks or exclusive.sync:
             return super().renew(ttl_ms)
         settings = exclusive.settings
         timeout_s = request_timeout_for(ttl_ms, settings)

@@ -16,7 +16,7 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from holdfast._core.effects import Command, Protocol
+from holdfast._core.effects import Command, Protocol, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.replies import MAYBE
@@ -127,6 +127,7 @@ class LeaseRecord:
     on_want: Callable[[str], None] | None = None
     #: Of a lease that its client may hand on: see `tenure.py`.
     turn: Any = None
+    says: str | None = None  # its note, for people
     #: What the user has of it, if that is still there; where it is not, it is renewed no more.
     lease: Callable[[], Any] | None = None
     tenure: Any = None
@@ -181,6 +182,22 @@ class LeaseRecord:
 
     def _ask_by(self) -> tuple[Callable[..., Protocol[int]], Callable[[], Protocol[bool]]]:
         raise NotImplementedError
+
+    def beside(self, keep: Callable[[int], Protocol[None]]) -> None:
+        """Have `keep(ms)` run behind each extension, for how long that is at most, and for 0 before the release."""
+        extension, release = self._asks or self._ask_by()
+
+        async def extends(ttl_ms: int, *order: Order) -> int:
+            held = await extension(ttl_ms, *order)
+            if held:
+                await Spawn(keep(self.most_ms))
+            return held
+
+        async def releases() -> bool:
+            await Spawn(keep(0))
+            return await release()
+
+        self._asks = extends, releases
 
     def hand_on(self, now: float) -> bool:
         """Hand the lease on within its client, where `turn` allows that. False: it has to be released."""

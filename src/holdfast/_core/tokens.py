@@ -10,10 +10,12 @@ __all__ = [
     "BLOCK",
     "KEPT",
     "MARK",
+    "NOTED",
     "TOKEN_MAX",
     "client_id_of",
     "client_of",
     "crash_ms_of",
+    "has_note",
     "is_kept",
     "is_ours",
     "is_sharded",
@@ -33,6 +35,8 @@ MARK = "+"
 BLOCK = 1_024
 #: What tokens end with whose client may keep the lease, and listens: see `_lua/wanted.lua`.
 KEPT = "*+"
+#: What stands before the owner in tokens of leases with a note: see `describe.py`.
+NOTED = "n."
 
 
 #: No token has more characters; of longer values no more is read, since they are not ours.
@@ -85,6 +89,11 @@ def client_of(token: str) -> str:
 
 def owner_of(token: str) -> str:
     return token.split(":", 2)[1].rpartition(".")[2]
+
+
+def has_note(token: str) -> bool:
+    """True if a note stands beside what that token holds."""
+    return f":{NOTED}" in token or f".{NOTED}" in token
 
 
 def mark_of(token: str) -> str:

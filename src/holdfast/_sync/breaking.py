@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from holdfast._api.breaking import Asked, Broken, chosen, holders_of, kinds_of, said
-from holdfast._api.holder import Holder
+from holdfast._api.holder import Described, Holder
 from holdfast._api.options import Duration, timeout_of
 from holdfast._api.overview import kind_of
 from holdfast._core.breaking import FORCED, GONE, Held, holders, take_away, want
@@ -50,9 +50,7 @@ def ask(session: Session, name: str, kind: str | None, holder: Holder | str | in
     return Asked(name, kind_of(seen), holders_of(seen, told[2], about), holders_of(seen, told[1], about))
 
 
-def _found(
-    session: Session, name: str, kind: str | None, holder: object
-) -> tuple[Entry | None, list[Held], dict[str, bytes | None]]:
+def _found(session: Session, name: str, kind: str | None, holder: object) -> tuple[Entry | None, list[Held], Described]:
     """Find what is held under that name, which of its holders are meant, and what their clients say of themselves."""
     found = session.run(holders(session.namespace, name, kinds_of(kind), session.settings))
     seen, held = chosen(found, holder, session.namespace, name)

@@ -165,8 +165,9 @@ class Client:
 
             lease = locks.adopt(job["lease"])
 
-        It is renewed by this client from now on, with these options; `max_hold` starts over. The fencing token, the
-        one it had, is compared with the server's. The name and the namespace are the same on both sides.
+        It is renewed by this client from now on, with these options; `max_hold` starts over. Its note goes on. The
+        fencing token, the one it had, is compared with the server's. The name and the namespace are the same on both
+        sides.
 
         Raises `LeaseLost` when it has ended meanwhile (it has expired, or it was adopted and released elsewhere), and
         the server's errors, after which it may be tried again. A handle that is adopted twice gives two objects for one

@@ -81,7 +81,7 @@ class Condition(Enterable[Lease]):
         lock, record, driver = self._lock, lease._record, lease._driver
         session = self._session
         settings = session.settings
-        token = session.new_token() + lock._ending
+        token = session.new_token(f"{lock._noted}{session.me()}") + lock._ending
         acquisition = condition.ConditionAcquisition(
             lock._keys, self._key, record.token, token, record.ttl_ms, settings, lock._exclusive.sync, record.stray
         )

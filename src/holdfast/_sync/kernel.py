@@ -131,7 +131,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         if driver.closed:
             raise driver.closed_error()
         mark = self._mark if mark is None else mark
-        token = f"{driver.client_id}:{mark}{me}:{next(self._session.sequence)}{self._ending}"
+        token = f"{driver.client_id}:{mark}{self._noted}{me}:{next(self._session.sequence)}{self._ending}"
         key = self._kept_as
         return token + KEPT if key is not None and driver.lease_cache.hears(key, driver.listening(key)) else token
 
@@ -281,8 +281,9 @@ class Acquirable(AcquirableBase, Generic[L]):
         """The lease. No variable of a caller has it until it is returned: a kept traceback would keep it."""
         session = self._session
         release_ask = None
-        if self._asks and type(got) is Grant and not got.stray and got.more is not PLAIN and record.token[-1] != MARK:
-            release_ask = self._asks[1]  # it is the usual one
+        usual = type(got) is Grant and not got.stray and got.more is not PLAIN and record.token[-1] != MARK
+        if self._asks and usual and not self._noted:
+            release_ask = self._asks[1]
         lease: Any = self._lease_class(session, driver, record, owners, code, offset, release_ask)
         if self._reentrant:
             lease._entries = []

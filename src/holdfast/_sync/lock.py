@@ -234,7 +234,7 @@ class Lock(Leasable[Lease]):
             asks = PreparedRequest(calls[0], each[0]), PreparedRequest(calls[1], each[1])
             asks[1].confirm = self._options.confirm_release
         self._asks = self._shared.asks = asks
-        if self._exclusive.hands_on and self._kind == "lock" and self._session.settings.tenure_ms:
+        if self._exclusive.hands_on and not self._noted and self._kind == "lock" and self._session.settings.tenure_ms:
             self._shared.in_line = True
             self._line_key = None if self._reentrant else self._shared
         return asks
@@ -269,6 +269,8 @@ class Lock(Leasable[Lease]):
     def _resume(self, token: str, fence: int, extensions: int, frame: FrameType) -> Lease:
         """The lease of what that token holds, if it does."""
         record = self._record_of(token, fence, extensions)
+        if not self._noted:
+            self._annotate(record)
         order = record.extending(self._ttl_ms, clock()) if extensions else RENEWAL
         held = self._session.run(record.extension(self._ttl_ms, order))
         if not held or record.check_expired(clock()):

@@ -10,15 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast._api.changes import Change, changes
-from holdfast._api.client_info import client_id_of, client_key
+from holdfast._api.client_info import client_id_of, client_key, lease_note_key
 from holdfast._api.deadlocks import Deadlock, deadlock_of
-from holdfast._api.holder import Holder, holder_of
+from holdfast._api.holder import Described, Holder, Told, holder_of
 from holdfast._api.overview import Listed, listed
 from holdfast._core.describe import PATIENCE_S, look_up
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import ALONE, LEASED, LISTED, LISTED_AS
 from holdfast._core.overview import NAMES_MAX, Entry, Walk, counts_of, look_at
 from holdfast._core.signals import look_at_signals
+from holdfast._core.tokens import has_note
 from holdfast._sync.lifecycle import Session
 from holdfast.errors import ConfigurationError, HoldfastError, ServerError, shown
 
@@ -159,30 +160,43 @@ def holder_behind(session: Session, token: str, seen: Entry | None, asks: bool) 
     if seen is not None and token in (held := dict(seen.holders)):
         remaining_ms, fence = held[token], seen.fence if seen.kind in ALONE else 0
     if not asks:
-        return holder_of(token, remaining_ms, fence, session.told_by.get(client_id_of(token) or ""))
+        told = session.told_by
+        return holder_of(token, remaining_ms, fence, told.get(client_id_of(token) or ""), told.get(token))
     return holder_by(session, token, remaining_ms, fence, _LAST_PATIENCE_S)
 
 
 def holder_by(session: Session, token: str, remaining_ms: int, fence: int, patience_s: float = PATIENCE_S) -> Holder:
-    """Return the holder behind that token. Takes a request the first time that its client is asked about."""
+    """The holder behind that token. Takes a request the first time that its client is asked about, or its note."""
     try:
         told = _told_by(session, token, patience_s)
     except HoldfastError:
-        told = None  # what is known of it says enough
-    return holder_of(token, remaining_ms, fence, told)
+        told = None, None  # what is known of it says enough
+    return holder_of(token, remaining_ms, fence, *told)
 
 
-def described(session: Session, seen: Entry) -> dict[str, bytes | None]:
-    """Return what the clients behind an entry's tokens say of themselves; known answers are not asked for again."""
-    return {token: _told_by(session, token) for token, _ in (*seen.holders, *seen.waiters)}
+def described(session: Session, seen: Entry) -> Described:
+    """Return what clients say of themselves and of their leases; known answers are not asked for again."""
+    waiters = {token: (_client_of(session, token, PATIENCE_S), None) for token, _ in seen.waiters}
+    return waiters | {token: _told_by(session, token) for token, _ in seen.holders}
 
 
-def _told_by(session: Session, token: str, patience_s: float = PATIENCE_S) -> bytes | None:
+def _told_by(session: Session, token: str, patience_s: float = PATIENCE_S) -> Told:
+    told = _client_of(session, token, patience_s)
+    if not has_note(token):
+        return told, None
+    return told, _known(session, token, lease_note_key(session.namespace, token), patience_s)
+
+
+def _client_of(session: Session, token: str, patience_s: float) -> bytes | None:
     client_id = client_id_of(token)
     if client_id is None:
         return None
-    told = session.told_by.get(client_id)
+    return _known(session, client_id, client_key(session.namespace, client_id), patience_s)
+
+
+def _known(session: Session, whose: str, key: str, patience_s: float) -> bytes | None:
+    told = session.told_by.get(whose)
     if told is None:
-        told = session.run(look_up(client_key(session.namespace, client_id), patience_s))
-        session.hear(client_id, told)
+        told = session.run(look_up(key, patience_s))
+        session.hear(whose, told)
     return told

@@ -68,7 +68,12 @@ def _fact(found: Listed) -> dict[str, Any]:
         "name": found.name,
         "held": found.held,
         "holders": [
-            {**person(holder), "remaining_s": holder.remaining_s, "since": holder.since and holder.since.isoformat()}
+            {
+                **person(holder),
+                "note": holder.note,
+                "remaining_s": holder.remaining_s,
+                "since": holder.since and holder.since.isoformat(),
+            }
             for holder in found.holders
         ],
         "waiters": found.waiters,

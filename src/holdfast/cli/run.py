@@ -100,6 +100,7 @@ def _parser() -> Parser:
         help="keep the lock this long even if the command ends sooner: "
         "hosts whose clocks differ by less do not run a job twice",
     )
+    parser.add_argument("--note", metavar="TEXT", help="one line that is shown where the holder is: why it is held")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
         "--shared",
@@ -157,7 +158,11 @@ def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, st
     # What others see of us on the server: not the URL, and not the command's arguments, which may hold secrets.
     sys.argv = [f"holdfast run {options.name} -- {os.path.basename(argv[0])}"]
     client = holdfast.connect(
-        **client_options(options), ttl=options.ttl, max_hold=options.max_hold, queue_limit=options.queue_limit
+        **client_options(options),
+        ttl=options.ttl,
+        max_hold=options.max_hold,
+        queue_limit=options.queue_limit,
+        note=options.note or None,
     )  # connects to nothing yet
     wanted = _wanted(client, options)
     signals = Signals()

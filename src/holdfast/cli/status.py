@@ -101,6 +101,7 @@ def _person(holder: Holder | None) -> dict[str, Any] | None:
         "host": holder.host,
         "pid": holder.pid,
         "program": holder.program,
+        "note": holder.note,
         "since": _stamp(holder.since),
         "remaining_s": holder.remaining_s,
         "fencing_token": holder.fencing_token,
@@ -176,6 +177,8 @@ def _named(holders: list[dict[str, Any]], count: int) -> list[str]:
         who = f"token {each['token']}"
         if each["host"] is not None:
             who = f"{each['host']}, pid {each['pid']} ({each['program']})"
+        if each["note"] is not None:
+            who = f'"{each["note"]}" {who}'
         left = "no ttl" if each["remaining_s"] is None else f"{each['remaining_s']:.1f} s left"
         lines.append(f"{who}, {left}")
     return lines + ([f"and {count - len(lines)} more"] if count > len(lines) else [])
@@ -190,6 +193,8 @@ def _about(label: str, person: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append((label, f"a holdfast client without a description, token {clean(person['token'])}"))
     else:
         lines.append((label, f"a client of another library, token {clean(person['token'])}"))
+    if person["note"] is not None:
+        lines.append(("note", person["note"]))
     if person["since"] is not None:
         since = datetime.fromisoformat(person["since"])
         ago_s = max(0, round((datetime.now(UTC) - since).total_seconds()))

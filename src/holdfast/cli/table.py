@@ -63,7 +63,10 @@ def _width(text: str) -> int:
 
 def held_by(found: Listed) -> str:
     """Name the holders, in one cell."""
-    who = "-" if found.holder is None else named(found.holder)
+    holder = found.holder
+    who = "-" if holder is None else named(holder)
+    if holder is not None and holder.note is not None:
+        who = f'"{clean(holder.note)}" {who}'
     if found.held > 1:
         who += f" and {found.held - 1} more"
     who = f"{found.permits} permits: {who}" if found.permits else who

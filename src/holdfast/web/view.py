@@ -46,6 +46,7 @@ def row_of(seen: Listed, rate: Rate) -> dict[str, Any]:
         "held": seen.held,
         "permits": seen.permits,
         "who": None if holder is None else label(holder),
+        "note": None if holder is None else holder.note,
         "token": None if holder is None else holder.token,
         "since": None if since is None else ms(since),
         "until": None if left is None else now + round(left * 1000),
@@ -70,6 +71,7 @@ def detail_of(seen: Listed, rate: Rate, history: Iterable[dict[str, Any]]) -> di
         "holders": [
             {
                 **_who(each),
+                "note": each.note,
                 "since": None if each.since is None else ms(each.since),
                 "until": None if each.remaining_s is None else now + round(each.remaining_s * 1000),
             }

@@ -96,11 +96,12 @@ const set = (node, text) => { if (node.textContent !== text) node.textContent = 
 
 // ---- one row ----
 
+const noted = one => one.note ? `“${plain(one.note)}” ` : "";
 const holder = row => {
   const odd = row.odd ? T.odd(plain(row.odd)) : "";
   if (!row.held) return odd + T.free;
   const some = odd + (row.permits ? T.of(row.permits) : "");
-  return some + plain(row.who ?? T.none) + (row.held > 1 ? T.more(row.held - 1) : "");
+  return some + noted(row) + plain(row.who ?? T.none) + (row.held > 1 ? T.more(row.held - 1) : "");
 };
 const cells = {
   kind: row => T[row.kind] ?? plain(row.kind),
@@ -151,7 +152,7 @@ const line = place => {
 const arrange = () => {
   const text = $("filter").value.trim().toLowerCase(), waiting = $("waiting").checked;
   const fits = row => row && !(waiting && !row.waiters)
-    && !(text && !row.name.toLowerCase().includes(text) && !(row.who ?? "").toLowerCase().includes(text));
+    && !(text && !row.name.toLowerCase().includes(text) && !(noted(row) + (row.who ?? "")).toLowerCase().includes(text));
   // What was sorted nearly is: sorting that again takes few comparisons.
   const known = new Set(order.map(row => row.id));
   order = order.map(row => rows.get(row.id)).filter(fits);
@@ -332,7 +333,7 @@ const about = locks => {
     parts.push(make("h3", {}, T[lock.kind] ?? plain(lock.kind)));
     if (!lock.held && !lock.waiters) parts.push(make("p", { class: "soft" }, T.gone));
     if (lock.held) {
-      parts.push(table([T.holders, T.for, T.left, T.token], lock.holders.map(one => [who(one),
+      parts.push(table([T.holders, T.for, T.left, T.token], lock.holders.map(one => [noted(one) + who(one),
         one.since ? span(at - one.since) : "–", one.until === null ? T.noTtl : span(one.until - at), plain(one.token)])));
       if (lock.held > lock.holders.length) parts.push(make("p", { class: "soft" }, T.more(lock.held - lock.holders.length)));
     }
