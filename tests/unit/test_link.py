@@ -740,11 +740,17 @@ def test_an_event_loop_reads_what_the_engine_is_late_for(
     link = connected(server)
     peer.answer = lambda words: b"*3\r\n:7\r\n:8\r\n:9\r\n" if words[1] == SHA_OF_EACH else GRANTED
     asks = [Ask(FIRST, f"t{number}", clock() + 20.0) for number in range(count)]
-    goes_on = threading.Event()
+    is_late, goes_on = threading.Event(), threading.Event()
+
+    def be_late() -> None:
+        is_late.set()
+        goes_on.wait(20.0)
+
     with on_engine(engine, link.watched) as twin:
         on_engine(engine, lambda: link._watch(True))
-        engine.call(goes_on.wait, 20.0)
+        engine.call(be_late)
         try:
+            assert is_late.wait(20.0)
             link.put_all(asks)
             assert select.select([twin], [], [], 20)[0]
             link.read_here()
