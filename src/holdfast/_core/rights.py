@@ -54,9 +54,12 @@ PRIMITIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 #: What stands in a part that a script includes, where the script does not go.
 _NOT_REACHED = {"fenced_set": {"time"}, "inspect": {"zcount", "zrange", "zrangebyscore"}}
 _NOT_REACHED["there"] = {"publish", "set"}
+#: Without it, no lease has `crash_release`.
+_NOT_REACHED |= {script: {"info"} for script in ("acquire", "crash_acquire", "crash_renew", "renew_many")}
 #: What else is needed, and when.
 NEEDS = {
     "sync_replicas": ("wait", "info"),
+    "crash_release": ("info",),
     "Cluster": ("cluster|slots", "asking"),
     "sharded messages in a Cluster (Redis 7 and later)": ("ssubscribe", "sunsubscribe", *_SHARDED),
     "a database other than 0": ("select",),
