@@ -238,6 +238,46 @@ def test_one_runs_one_waits_and_the_rest_is_turned_away(kind: tuple[str, ...], u
     assert wrong.returncode == 64 and b"queue limit" in wrong.stderr
 
 
+def test_a_killed_run_is_followed_long_before_its_ttl(url: str, unique_name: str) -> None:
+    words = ("run", "--crash-release", "1s", "--ttl", "10m", unique_name, "--")
+    with started(*words, "sleep", "600.375", url=url) as doomed, library.connect(url) as client:
+        wait_for(client.lock(unique_name).locked, "it holds")
+        with started(*words, "echo", "in", url=url) as other:
+            wait_for(lambda: client.lock(unique_name).waiters() == 1, "the other one waits")
+            doomed.kill()
+            assert other.communicate(timeout=PATIENCE_S)[0] == b"in\n"
+            assert other.returncode == 0
+
+
+def test_a_run_outlasts_its_crash_release(url: str, unique_name: str) -> None:
+    """Renewed in time, and not told to end by what is left of so short a time."""
+    done = holdfast("run", "--crash-release", "1s", unique_name, "--", "sleep", "3", url=url)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    "options", [["0.5s"], ["16s"], ["1s", "--at-least", "5s"], ["1s", "--slots", "2"], ["1s", "--shared"]]
+)
+def test_a_crash_release_that_makes_no_sense_is_refused(url: str, unique_name: str, options: list[str]) -> None:
+    done = holdfast("run", "--crash-release", *options, unique_name, "--", "true", url=url)
+    assert done.returncode == 64 and b"--crash-release" in done.stderr
+
+
+def test_a_command_is_gone_before_others_may_be_in(private_server: Private, unique_name: str) -> None:
+    """A server that hangs renews nothing: what could be let in by others, had it only lost us, has to be alone."""
+    server = private_server()
+    words = ("run", "--crash-release", "1s", unique_name, "--", "sh", "-c", "echo $$; exec sleep 600")
+    with started(*words, url=server.url) as run:
+        assert run.stdout is not None
+        command = int(run.stdout.readline())
+        server.pause()
+        try:
+            assert run.wait(PATIENCE_S) == 76
+        finally:
+            server.resume()
+    assert not alive(command)
+
+
 def test_at_least_keeps_the_lock_beyond_the_command(url: str, unique_name: str) -> None:
     done = holdfast("run", "--at-least", "600s", unique_name, "--", "sh", "-c", "exit 7", url=url)
     assert (done.returncode, done.stderr) == (7, b"")

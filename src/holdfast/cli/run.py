@@ -93,6 +93,13 @@ def _parser() -> Parser:
         "and locks others out for this long if this host dies",
     )
     parser.add_argument(
+        "--crash-release",
+        metavar="D",
+        type=duration,
+        help="let others in this long after this process was killed or has crashed, not after the ttl; "
+        "the command is stopped when no renewal was answered for this long, too",
+    )
+    parser.add_argument(
         "--at-least",
         metavar="D",
         type=duration,
@@ -143,6 +150,11 @@ def _signal(text: str) -> int:
 def _check(options: argparse.Namespace, parser: Parser) -> None:
     if options.ttl < TTL_MIN_S:
         parser.error(f"--ttl: at least {TTL_MIN_S:g}s, or there is no time to stop the command when a renewal fails")
+    if options.crash_release is not None:
+        if not TTL_MIN_S <= options.crash_release <= options.ttl / 2:
+            parser.error(f"--crash-release: at least {TTL_MIN_S:g}s, and at most half of --ttl, {options.ttl / 2:g}s")
+        if options.at_least or options.shared or options.slots is not None:
+            parser.error("--crash-release does not go together with --at-least, --shared or --slots")
     if options.at_least > TTL_MAX_S:
         parser.error(f"--at-least: at most {TTL_MAX_S / 86_400:g}d")
     if options.max_hold is not None:
@@ -162,6 +174,7 @@ def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, st
         ttl=options.ttl,
         max_hold=options.max_hold,
         queue_limit=options.queue_limit,
+        crash_release=options.crash_release,
         note=options.note or None,
     )  # connects to nothing yet
     wanted = _wanted(client, options)
@@ -240,7 +253,7 @@ def _run_under(
         "HOLDFAST_NAME": options.name,
         "HOLDFAST_FENCING_TOKEN": str(lease.fencing_token),
     }
-    span_s = options.ttl if options.max_hold is None else min(options.ttl, options.max_hold)
+    span_s = min(each for each in (options.ttl, options.max_hold, options.crash_release) if each is not None)
     status = supervisor.run(lease, environment, span_s, max_hold_s=options.max_hold, on_wanted=options.on_wanted)
     if supervisor.why_not_executed is not None:
         say(f"{argv0}: {supervisor.why_not_executed}")
