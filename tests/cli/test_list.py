@@ -41,7 +41,7 @@ def test_what_is_held_and_waited_for(valkey_server: embedded.Server, unique_name
     (lock,) = (each for each in report["locks"] if each["kind"] == "lock")
     assert set(lock) == {"kind", "name", "held", "holders", "waiters", "queue", "fencing_token", "permits", "odd"}
     assert (lock["name"], lock["held"], lock["waiters"], lock["fencing_token"]) == (one, 1, 1, lease.fencing_token)
-    assert set(lock["holders"][0]) == {"token", "host", "pid", "program", "note", "remaining_s", "since"}
+    assert set(lock["holders"][0]) == {"token", "host", "pid", "program", "note", "remaining_s", "since", "gone"}
     assert lock["holders"][0]["token"] == lease.token
     assert set(lock["queue"][0]) == {"token", "host", "pid", "program", "age_s"}
 

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast import AcquireTimeout, ConfigurationError, LeaseLost, LeaseState, LeaseSuspect
 from testbed.waiting import eventually
+from tests.contract.test_list import listed
 from tests.support.apis import Api
 
 TTL_S = 600
@@ -42,6 +43,16 @@ def test_a_client_that_has_gone_is_marked_and_then_replaced(locks: Any, raw: Any
     assert lease is not None and raw.get(key(unique_name)) == lease.token
     assert note(raw, unique_name) == [""]
     lease.release()
+
+
+def test_who_lists_it_sees_that_its_client_has_gone(api: Api, locks: Any, raw: Any, unique_name: str) -> None:
+    token = crashed(raw, unique_name)
+    (before,) = listed(api, locks, unique_name).values()
+    assert (before.holder.gone, before.holder.remaining_s > 60) == (False, True)
+    assert locks.lock(unique_name).try_acquire() is None
+    (after,) = listed(api, locks, unique_name).values()
+    assert (after.holder.token, after.holder.gone) == (token, True)
+    assert after.holder.remaining_s <= 0.303 and "its client has gone" in str(after.holder)
 
 
 def test_who_waits_is_the_next_one_in_the_queue(locks: Any, others: Any, raw: Any, api: Api, unique_name: str) -> None:

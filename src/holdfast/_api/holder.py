@@ -26,7 +26,9 @@ class Holder:
 
     `host`, `pid`, `program` and `client_since` are None when the holder is not a holdfast client, or its
     description has expired. `since` is when the lock was granted, by the server's clock. `fencing_token`: as
-    `Lock.last_fencing_token` tells it. `note`: what its lease was acquired with (`note=`), if anything.
+    `Lock.last_fencing_token` tells it. `note`: what its lease was acquired with (`note=`), if anything. `gone`: a
+    waiter has seen that its client has gone, so that it is replaced when `remaining_s` is over (`crash_release`; only
+    where many are listed, or a name is watched).
     """
 
     token: str
@@ -39,6 +41,7 @@ class Holder:
     program: str | None = None
     client_since: datetime | None = None
     note: str | None = None
+    gone: bool = False
 
     @property
     def kept(self) -> bool:
@@ -57,7 +60,7 @@ class Holder:
 
     def __str__(self) -> str:
         left = "without a time limit" if self.remaining_s is None else f"{self.remaining_s:.1f} s left"
-        return f"{self.who}, {left}"
+        return f"{self.who}, {left}{', its client has gone' if self.gone else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,12 @@ def _told(description: bytes | None) -> dict[str, Any]:
 
 
 def holder_of(
-    token: str, remaining_ms: int, fence: int, description: bytes | None = None, note: bytes | None = None
+    token: str,
+    remaining_ms: int,
+    fence: int,
+    description: bytes | None = None,
+    note: bytes | None = None,
+    gone: bool = False,
 ) -> Holder:
     """Put together what `inspect`, the client's description and the lease's note say."""
     told = _told(description)
@@ -173,6 +181,7 @@ def holder_of(
         program=_of_kind(str, told.get("program")),
         client_since=_utc(told.get("since")),
         note=note.decode("utf-8", "replace")[:_NOTE_MAX] if note else None,
+        gone=gone,
     )
 
 

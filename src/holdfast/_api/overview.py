@@ -63,7 +63,7 @@ def listed(seen: Entry, described: Described, grants: int | None = None) -> List
     """Put together what was seen, and what clients say of themselves, by token."""
     alone = seen.kind in ALONE
     fence = seen.fence if alone else 0
-    holders = tuple(holder_of(token, left_ms, fence, *described[token]) for token, left_ms in seen.holders)
+    holders = tuple(holder_of(token, left_ms, fence, *described[token], seen.gone) for token, left_ms in seen.holders)
     queue = []
     for token, age_s in seen.waiters:
         who = holder_of(token, 0, 0, *described[token])

@@ -44,7 +44,7 @@ _WHOLE = re.compile(rb"\d{1,17}")
 class Entry(NamedTuple):
     """One of a listing. `holders`: (token, ms that are left, or -1: no ttl), `waiters`: (token, s it has waited).
 
-    `odd`: a key of it that holds what holdfast does not write.
+    `odd`: a key of it that holds what holdfast does not write. `gone`: its holder's client has gone (`crash_release`).
     """
 
     at_us: int
@@ -57,6 +57,7 @@ class Entry(NamedTuple):
     holders: tuple[tuple[str, int], ...]
     waiters: tuple[tuple[str, float], ...]
     odd: str = ""
+    gone: bool = False
 
 
 class Walk:
@@ -147,8 +148,9 @@ def _seen(kind: str, keys: Sequence[str], name: str, row: Reply, now_us: int) ->
         if _whole(score) is None:
             odd = keys[2]
         waits.append((token, waited_s(now_us, score)))
+    gone = alone and holders[1:2] == [1]
     kind = "rwlock" if shared else kind
-    return Entry(now_us, kind, name, held, queued, fence, permits, tuple(holds), tuple(waits), odd)
+    return Entry(now_us, kind, name, held, queued, fence, permits, tuple(holds), tuple(waits), odd, gone)
 
 
 def waited_s(now_us: int, score: bytes | int) -> float:

@@ -2,7 +2,7 @@
 -- KEYS    five for each: 1 lock (of a semaphore its limit)  2 fence  3 queue  4 readers (holders)  5 upgraded
 -- ARGV    1 how many holders and waiters to name of each, at most; then for each "lock" or "semaphore"
 -- Returns {time in µs, then for each: {is it shared?, remaining ms, permits, how many hold it, waiters, last fencing token,
---         {holder or what it is about, …}, {waiter, arrival in µs, …}, a key that holds what we do not write, or ""}}.
+--         {holder, 1 where a waiter has seen that its client has gone, or what it is about, …}, {waiter, arrival in µs, …}, a key that holds what we do not write, or ""}}.
 --         Such a key counts as none.
 -- #include limits
 -- #include server_time
@@ -59,7 +59,14 @@ for at = 1, #KEYS, 5 do
     end
     if holder then
       left_ms = redis.call('PTTL', shared == 1 and upgraded or lock)
-      shared, count, holders = 0, 1, {holder, 0}
+      local away = string.find(holder, '!%d+$') and ask('GET', fence .. ':crash')
+      local since = away and string.match(away, '^gone %x+ (%S+ %d+)$')
+      local gone = since and string.sub(since, 1, #holder + 1) == holder .. ' ' and 1 or 0
+      if gone == 1 then
+        local until_ms = string.match(since, '%d+$') + string.match(holder, '%d+$') * 1.01 -- as crash.lua has it
+        left_ms = math.min(left_ms, math.max(math.ceil(until_ms - now_ms), 0))
+      end
+      shared, count, holders = 0, 1, {holder, gone}
     end
   end
   found[#found + 1] = {

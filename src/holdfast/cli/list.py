@@ -73,6 +73,7 @@ def _fact(found: Listed) -> dict[str, Any]:
                 "note": holder.note,
                 "remaining_s": holder.remaining_s,
                 "since": holder.since and holder.since.isoformat(),
+                "gone": holder.gone,
             }
             for holder in found.holders
         ],

@@ -67,6 +67,8 @@ def held_by(found: Listed) -> str:
     who = "-" if holder is None else named(holder)
     if holder is not None and holder.note is not None:
         who = f'"{clean(holder.note)}" {who}'
+    if holder is not None and holder.gone:
+        who = f"its client has gone: {who}"
     if found.held > 1:
         who += f" and {found.held - 1} more"
     who = f"{found.permits} permits: {who}" if found.permits else who

@@ -48,6 +48,7 @@ def row_of(seen: Listed, rate: Rate) -> dict[str, Any]:
         "who": None if holder is None else label(holder),
         "note": None if holder is None else holder.note,
         "token": None if holder is None else holder.token,
+        "gone": holder is not None and holder.gone,
         "since": None if since is None else ms(since),
         "until": None if left is None else now + round(left * 1000),
         "waiters": seen.waiters,

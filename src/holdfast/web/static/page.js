@@ -10,7 +10,7 @@ const TEXTS = {
     live: "live", wait: "connecting", paused: "paused", bad: "not up to date",
     sums: (all, held, waiters, shown) => `${all} locks, ${held} held, ${waiters} waiters` + (shown < all ? ` · ${shown} shown` : ""),
     empty: "No lock is held or waited for.", nothing: "No lock fits.", free: "free", noTtl: "no ttl", over: "over",
-    more: n => ` and ${n} more`, of: n => `${n} permits: `, odd: key => `odd key ${key}: `,
+    more: n => ` and ${n} more`, of: n => `${n} permits: `, odd: key => `odd key ${key}: `, gone: "its client has gone: ",
     server: (what, at) => `The server of the locks does not answer: ${what}. What is shown is of ${at}.`,
     page: at => `No connection to holdfast web. What is shown is of ${at}.`,
     stuck: "Deadlock: ",
@@ -33,7 +33,7 @@ const TEXTS = {
     live: "实时", wait: "正在连接", paused: "已暂停", bad: "不是最新",
     sums: (all, held, waiters, shown) => `共 ${all} 把锁，${held} 把被持有，${waiters} 个等待者` + (shown < all ? ` · 显示 ${shown} 把` : ""),
     empty: "没有锁被持有，也没有人在等待。", nothing: "没有符合条件的锁。", free: "空闲", noTtl: "无期限", over: "已到期",
-    more: n => `，另有 ${n} 个`, of: n => `${n} 个许可：`, odd: key => `异常的键 ${key}：`,
+    more: n => `，另有 ${n} 个`, of: n => `${n} 个许可：`, odd: key => `异常的键 ${key}：`, gone: "其客户端已消失：",
     server: (what, at) => `锁所在的服务器没有应答：${what}。显示的是 ${at} 的情况。`,
     page: at => `与 holdfast web 的连接已断开。显示的是 ${at} 的情况。`,
     stuck: "死锁：",
@@ -100,7 +100,7 @@ const noted = one => one.note ? `“${plain(one.note)}” ` : "";
 const holder = row => {
   const odd = row.odd ? T.odd(plain(row.odd)) : "";
   if (!row.held) return odd + T.free;
-  const some = odd + (row.permits ? T.of(row.permits) : "");
+  const some = odd + (row.gone ? T.gone : "") + (row.permits ? T.of(row.permits) : "");
   return some + noted(row) + plain(row.who ?? T.none) + (row.held > 1 ? T.more(row.held - 1) : "");
 };
 const cells = {
