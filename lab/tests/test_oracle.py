@@ -149,5 +149,6 @@ def test_threads_that_stand_still_or_end(part: int) -> None:
 @pytest.mark.parametrize("clients", [PROCESSES, THREADS])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_lab_agrees_with_theory(fault: str, clients: str) -> None:
-    if chosen := [name for name in CELLS if name[1:] == (fault, clients)]:
+    """In every cell that the tests above do not play."""
+    if chosen := [name for name in CELLS if name[1:] == (fault, clients) and name not in (*ONCE_FALSE, *OF_THREADS)]:
         compare(chosen)
