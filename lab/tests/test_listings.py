@@ -97,14 +97,41 @@ def test_one_flaw_of_each_listing_is_found() -> None:
 EVERY_WAY = ["processes", THREADS]
 
 
+def share(listing: str, clients: str) -> dict[str, list[str]]:
+    """The faults of that listing that are played with such clients: every second one, and all that threads do not meet.
+
+    The lab's own schemes are played under every fault with both (test_oracle.py), and what is a listing's own, its code
+    for redis-py and the adapter, is the same in both: so each listing meets each fault once, and each fault meets both.
+    """
+    both = [fault for fault in FAULTS if all(pairs_of({listing: [fault]}, each) for each in EVERY_WAY)]
+    of_threads = both[[*THEORY].index(listing) % 2 :: 2]
+    return {listing: [fault for fault in FAULTS if fault not in both or (fault in of_threads) == (clients == THREADS)]}
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("clients", EVERY_WAY)
 @pytest.mark.parametrize("listing", THEORY)
 def test_no_listing_gets_a_tick_that_is_false(listing: str, clients: str) -> None:
-    chosen = {listing: list(FAULTS)}
+    chosen = share(listing, clients)
     cells = play(chosen, clients, jobs=3)
     assert len(cells) == len(pairs_of(chosen, clients)) and false_ticks(cells) == []
+
+
+def test_each_listing_is_played_under_each_fault_once_and_each_fault_with_both_clients() -> None:
+    played = [
+        (fault.name, entry.clients, listing)
+        for listing in THEORY
+        for clients in EVERY_WAY
+        for entry, fault in pairs_of(share(listing, clients), clients)
+    ]
+    assert len(played) == len({(fault, listing) for fault, _, listing in played})
+    for fault in FAULTS:
+        possible = {
+            (clients, listing) for listing in THEORY for clients in EVERY_WAY if pairs_of({listing: [fault]}, clients)
+        }
+        assert {listing for _, listing in possible} == {listing for name, _, listing in played if name == fault}
+        assert {clients for clients, _ in possible} == {clients for name, clients, _ in played if name == fault}
 
 
 @pytest.mark.parametrize("clients", EVERY_WAY)
