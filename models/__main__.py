@@ -143,7 +143,32 @@ def _tenure() -> list[Row]:
     ]
 
 
-ROWS: list[Row] = [*_handoff(), *_shared(), *_redlock(), *_tenure()]
+def _crash() -> list[Row]:
+    rows = [
+        ("two tokens", "LINKS=1 TOKS=2"),
+        ("two links", "TTL=2"),
+        ("a restart", "LINKS=1 RESTARTS=1"),
+        ("a failover", "LINKS=1 FAILOVERS=1"),
+        ("two failovers that lose writes", "LINKS=1 TTL=2 FAILOVERS=2 LOSSY"),
+        ("a slot moves and comes back", "LINKS=1 MOVES=2"),
+    ]
+    broken = [
+        ("a renewal is a proof from its answer on", "LINKS=1 FROM_ANSWER"),
+        ("a renewal does not clear the mark", "LINKS=1 MARK_STAYS"),
+        ("passed on at the first look", "LINKS=1 NO_MARK"),
+        ("the server's clock may be faster", "LINKS=1 NO_DRIFT"),
+        ("trusted until the deadline", "LINKS=1 NO_PROOF"),
+        ("marks and notes of another run count", "LINKS=1 FAILOVERS=1 OTHER_RUN"),
+        ("a run is told by the server's process", "LINKS=1 TTL=2 FAILOVERS=2 LOSSY RUN_ID"),
+        ("a proof that did not see the inbox", "LINKS=1 BLIND_PROOF"),
+        ("a note that did not see the inbox", "LINKS=1 BLIND_ALIVE"),
+        ("a pushed grant is trusted for its claim", "LINKS=1 TRUST_PUSH"),
+        ("it is, though an ask may have been granted", "LINKS=1 STRAY_PUSH"),
+    ]
+    return [Row("crash", what, world, holds) for holds in (True, False) for what, world in (rows if holds else broken)]
+
+
+ROWS: list[Row] = [*_handoff(), *_shared(), *_redlock(), *_tenure(), *_crash()]
 
 
 def check(row: Row) -> Outcome:
@@ -159,7 +184,7 @@ def check(row: Row) -> Outcome:
         kind = ["-DNFAIR=4"] if row.liveness else ["-DSAFETY"]
         _run(["gcc", "-O1", "-w", "-DMEMLIM=3000", *kind, "-o", "pan", "pan.c"], folder)
         how = [*([] if row.ends else ["-E"]), *(["-a", "-f"] if row.liveness else [])]
-        said = _run(["./pan", "-m400000", *how], folder)
+        said = _run(["./pan", "-m4000000", *how], folder)
     errors = re.search(r"errors: (\d+)", said)
     states = re.search(r"(\d+) states, stored", said)
     if errors is None or states is None or "max search depth too small" in said or "out of memory" in said:
