@@ -83,6 +83,7 @@ class Nemesis:
     def _add_servers(self, stage: Stage) -> None:
         self._menu += [
             ("kill connections", None, self._kill_connections),
+            ("cut off a stopped worker", None, self._cut_off_stopped),
             ("forget scripts", None, self._flush_scripts),
         ]
         if stage.wires:
@@ -182,6 +183,16 @@ class Nemesis:
         worker = self._random.choice([each for each in self._run.workers if not each.is_command])
         worker.pause()
         try:
+            self._some_time()
+        finally:
+            worker.resume()
+
+    def _cut_off_stopped(self) -> None:
+        """Its connections are closed while it is stopped, so that with `crash_release` others get in before it wakes up."""
+        worker = self._random.choice([each for each in self._run.workers if not each.is_command])
+        worker.pause()
+        try:
+            self._kill_connections()
             self._some_time()
         finally:
             worker.resume()
