@@ -1,4 +1,4 @@
-/* Crash release: a lease lasts as long as its client was proved to be there lately; one whose inbox has no subscriber
+/* Crash release: a lease lasts as long as its client was proved to be there recently; one whose inbox has no subscriber
  * any more is passed on before its ttl is over.
  *
  * One client, A, takes a lock with one token after the other; B stands for all others: it waits, looks at any moment,
