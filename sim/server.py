@@ -1,7 +1,7 @@
 """A model of the server: the commands that scripts use, run by the scripts that ship.
 
 Laws: a reply and the keys after it are what Redis and Valkey give (tests/differential compares them); the
-clock is the caller's; a script's time stands still while it runs.
+clock is the caller's; a script's time stands still while it runs; a script uses only keys that it is given.
 
 Theory: one Lua 5.1 for the whole process, since starting one costs far more than a call; a script is compiled
 once for each number of keys and takes keys and arguments as its parameters, which is cheaper than filling
@@ -145,6 +145,9 @@ def _bound(value: bytes) -> tuple[float, bool]:
 Handler: TypeAlias = Callable[["Server", Sequence[bytes]], Reply]
 #: By name: what carries it out, how many arguments it takes at least and at most, and whether it may need memory.
 _COMMANDS: dict[bytes, tuple[Handler, int, int, bool]] = {}
+#: Those whose arguments are no keys, and those all of whose arguments are keys; of all others the first one is a key.
+_WITHOUT_KEYS: Final = frozenset({b"TIME", b"INFO", b"LASTSAVE", b"PUBLISH", b"SPUBLISH", b"PUBSUB"})
+_KEYS_ALONE: Final = frozenset({b"DEL", b"EXISTS"})
 _ANY_NUMBER: Final = 1_000_000
 _ONLY_BYTES: Final = frozenset({bytes}).issuperset
 
@@ -749,6 +752,7 @@ class _Engine:
         self._server: Server = Server(lambda: 0)
         self._starved = False
         self._wrote = False
+        self._keys: set[bytes] = set()
         self._loaded: dict[tuple[str, int], Any] = {}
         self._word = _Words().__getitem__
         prelude = lua.compile(_PRELUDE)
@@ -776,8 +780,10 @@ class _Engine:
         self._starved = server.out_of_memory
         self._wrote = False
         word = self._word
+        given = [*map(word, keys)]
+        self._keys = {*given}
         try:
-            reply = found(*map(word, keys), *map(word, args))
+            reply = found(*given, *map(word, args))
         except Refused as refused:
             raise Refused(refused.message) from None
         except lupa.LuaError as error:
@@ -833,6 +839,8 @@ class _Engine:
             raise _wrong_number(name)
         if not _ONLY_BYTES(map(type, args)):
             args = tuple([_text(word) for word in args])
+        if name not in _WITHOUT_KEYS and not self._keys.issuperset(args if name in _KEYS_ALONE else args[:1]):
+            raise AssertionError(f"a script uses a key that it is not given: {name!r} {args!r}")
         server = self._server
         if self._starved and grows and not server.touched:
             # A script that has written already may go on.

@@ -189,7 +189,7 @@ def _signals() -> Iterator[Pile]:
         yield Pile(
             f"notify_all, {who} waiters",
             "cond_notify",
-            [_LOCK, _KEYS[2], _WAITERS, f"{_LOCK}:last"],
+            [_LOCK, _KEYS[2], _WAITERS, _KEYS[3], f"{_LOCK}:last"],
             [_ME, 1_000_000, _INBOXES, 1],
             _all(_held(), waiters),
         )

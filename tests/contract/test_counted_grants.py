@@ -26,8 +26,8 @@ def begun(api: Api, looker: Any, name: str, wanted: Any) -> None:
             counted(api, looker, name)
 
 
-def count_key(name: str, part: str = "") -> str:
-    return f"holdfast:{{{name}}}{part}:fence:count"
+def fence_key(name: str, part: str = "") -> str:
+    return f"holdfast:{{{name}}}{part}:fence"
 
 
 @pytest.mark.parametrize("kind", ["lock", "read", "write", "semaphore", "election", "multilock"])
@@ -52,7 +52,9 @@ def test_each_grant_counts_once(api: Api, locks: Any, others: Any, raw: Any, uni
             after = counted(api, others, unique_name)
         assert before is not None and after == before + rounds + 1
     part = {"semaphore": ":sem", "election": ":leader"}.get(kind, "")
-    assert 0 < raw.pttl(count_key(unique_name, part)) <= 60_000
+    _, _, until_us = raw.get(fence_key(unique_name, part)).split()
+    seconds, micros = raw.time()
+    assert 0 < int(until_us) - (seconds * 1_000_000 + micros) <= 60_000_000
 
 
 def test_what_is_handed_on_counts(api: Api, url: str, others: Any, unique_name: str) -> None:
@@ -102,18 +104,15 @@ def test_nothing_is_counted_that_no_one_asks_for(api: Api, locks: Any, others: A
         with locks.lock(unique_name):
             (found,) = all_of(api, others, unique_name)
             assert found.grants is None
-    assert not raw.exists(count_key(unique_name))
+    assert raw.get(fence_key(unique_name)).isdigit()
     with locks.lock(unique_name):
         assert [counted(api, others, unique_name) for _ in range(3)] == [None] * 3, "it does not change"
-    assert not raw.exists(count_key(unique_name))
+    assert raw.get(fence_key(unique_name)).isdigit()
 
 
-def test_a_key_of_another_kind_keeps_no_one_out(locks: Any, raw: Any, unique_name: str) -> None:
-    raw.rpush(count_key(unique_name), "x")
+def test_what_no_one_asks_for_any_more_is_counted_no_more(locks: Any, raw: Any, unique_name: str) -> None:
     with locks.lock(unique_name) as lease:
-        assert lease.held
-    raw.delete(count_key(unique_name))
-    raw.set(count_key(unique_name), "words", px=60_000)
+        last = lease.fencing_token
+    raw.set(fence_key(unique_name), f"{last} 7 {last}", px=60_000)  # until then
     with locks.lock(unique_name) as lease:
-        assert lease.held
-    assert raw.get(count_key(unique_name)) == "1"
+        assert raw.get(fence_key(unique_name)) == str(lease.fencing_token)

@@ -195,7 +195,7 @@ def _overview(world: World) -> Drawn:
 
 def _counts(world: World) -> Drawn:
     """Of two names; what is granted behind it is counted."""
-    return [f"{world.base()}:fence:count" for _ in range(2)], (60_000,)
+    return [f"{world.base()}:fence" for _ in range(2)], (60_000,)
 
 
 def _hears(world: World) -> Drawn:
@@ -205,14 +205,14 @@ def _hears(world: World) -> Drawn:
 
 def _there(world: World) -> Drawn:
     """Clients that listen, and some that do not."""
-    return [world.keys()[2]] * 2, (world.inboxes, *CLIENTS)
+    return world.keys()[3:], (world.inboxes, *CLIENTS)
 
 
 def _tell(world: World) -> Drawn:
     """To any holder of any kind; some of the notes stay."""
     base, many = world.base(), world.rng.choice(("holders", "readers"))
     token = world.weighted() if many == "holders" else world.reader()
-    keys = [base, f"{base}:{many}", f"{base}:upgraded", f"{base}:broken:{token}"]
+    keys = [base, *(f"{base}:{part}" for part in (many, "upgraded", "gone", f"broken:{token}"))]
     return keys, (token, world.inboxes, world.one_of("break", "want", ""), "them: why", world.one_of(0, 90_000))
 
 
@@ -233,7 +233,7 @@ def _cond_wait(world: World) -> Drawn:
 
 def _cond_notify(world: World) -> Drawn:
     keys = world.keys("cond", "cond:last")
-    return [keys[0], keys[2], keys[4], keys[5]], (
+    return [keys[0], keys[2], keys[4], keys[3], keys[5]], (
         world.token(),
         world.one_of(1, 1, 2, 1000),
         world.inboxes,

@@ -382,13 +382,13 @@ class Waits(Machine):
         outsider = self.token(client)
         args = self.wait_args(self.token(client), "wait", 0, outsider)
         assert self.scripts.call("cond_wait", (*self.keys.all, self.cond), *args) == [-2]
-        keys = (self.keys.lock, self.keys.queue, self.cond, f"{self.cond}:last")
+        keys = (self.keys.lock, self.keys.queue, self.cond, self.keys.gone, f"{self.cond}:last")
         assert self.scripts.call("cond_notify", keys, outsider, 1, INBOXES, 1) == -1
 
     @precondition(lambda self: self.lock.holder)
     @rule(count=st.integers(1, 2))
     def notify(self, count: int) -> None:
-        keys = (self.keys.lock, self.keys.queue, self.cond, f"{self.cond}:last")
+        keys = (self.keys.lock, self.keys.queue, self.cond, self.keys.gone, f"{self.cond}:last")
         holder = str(self.lock.holder)
         self.number += 1
         moved = 0

@@ -118,7 +118,7 @@ def _quietly(act: Callable[[], Any], kept: list[Any]) -> None:
 
 def test_the_table_has_every_key_and_says_how_long_it_lives() -> None:
     table = rows()
-    assert len(table) == 19
+    assert len(table) == 18
     with embedded.server() as server, everything_done(server.url):
         look: Any = redis.Redis.from_url(server.url, decode_responses=True)
 

@@ -31,7 +31,8 @@ class Mutant:
 
 
 ACQUIRE, RELEASE, RENEW = "_lua/acquire.lua", "_lua/release.lua", "_lua/renew.lua"
-FENCE, QUEUE, TOMBSTONE, ORDER = "_lua/fence.lua", "_lua/queue.lua", "_lua/tombstone.lua", "_lua/order.lua"
+FENCE, COUNT, QUEUE = "_lua/fence.lua", "_lua/count.lua", "_lua/queue.lua"
+TOMBSTONE, ORDER = "_lua/tombstone.lua", "_lua/order.lua"
 CLIENTS, WAITERS, WANTED = "_lua/inboxes.lua", "_lua/waiters.lua", "_lua/wanted.lua"
 ENQUEUE, NOT_YET = "_lua/enqueue.lua", "_lua/not_yet.lua"
 TENURE = "_core/tenure.py"
@@ -396,8 +397,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a newcomer takes a free lock ahead of the queue",
         ACQUIRE,
-        "redis.call('EXISTS', lock, queue, gone, count)",
-        "redis.call('EXISTS', lock, count)",
+        "redis.call('EXISTS', lock, queue, gone)",
+        "redis.call('EXISTS', lock)",
     ),
     Mutant("a waiter gets a new arrival time with each request", ACQUIRE, "if arrival <= 0 then", "if true then"),
     Mutant("a late repeat costs a waiter its place", ENQUEUE, "queue, 'LT',", "queue, 'NX',"),
@@ -1337,7 +1338,7 @@ LINES: tuple[Mutant, ...] = tuple(
         ("a pass releases what others hold", ACQUIRE, "redis.call('GET', lock) == ARGV[8] and", "true and"),
         ("a block is one fencing token", FENCE, "FENCE_BLOCK = 1024", "FENCE_BLOCK = 1"),
         ("a repeat is told the end of its block", FENCE, "last and last + 1 - fences_of(token)", "last and last"),
-        ("a block that is given back may be another's", RELEASE, "redis.call('GET', KEYS[2]) == ARGV[6]", "true"),
+        ("a block that is given back may be another's", COUNT, "if digits == last then", "if last then"),
     )
 )
 
@@ -1483,7 +1484,7 @@ SLOTS: tuple[Mutant, ...] = tuple(
             "near and redis.pcall('PUBSUB', 'SHARDNUMSUB', unpack(sharded)) or {}",
             "{}",
         ),
-        ("messages are sharded by another key", "string.match(KEYS[2], '{[^}]*}')", "'{' .. KEYS[2] .. '}'"),
+        ("messages are sharded by another key", "string.match(marks, '{[^}]*}')", "'{' .. marks .. '}'"),
     )
 )
 

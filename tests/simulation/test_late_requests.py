@@ -398,7 +398,8 @@ async def a_condition(story: Story, notified: bool = False) -> None:
                 assert world.late is not None and world.late.twice, "a copy of what no one knows of was late"
                 world.meanwhile.append(notify)
                 return
-            server.script("cond_notify", (KEYS.lock, KEYS.queue, cond, f"{cond}:last"), (other, 1, KEYS.inboxes, 1))
+            keys = (KEYS.lock, KEYS.queue, cond, KEYS.gone, f"{cond}:last")
+            server.script("cond_notify", keys, (other, 1, KEYS.inboxes, 1))
             server.script("release", KEYS.all, (other, 1_000_000, 2_000, KEYS.inboxes, 0))
 
         world.meanwhile.append(notify)

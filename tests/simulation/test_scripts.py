@@ -119,9 +119,8 @@ def test_who_is_called_and_misses_the_claim_keeps_the_place() -> None:
     world.acquire(A)
     assert cond_wait(world, B, A)[0] == 0
     world.acquire(A)
-    assert (
-        world.server.script("cond_notify", (KEYS.lock, KEYS.queue, COND, f"{COND}:last"), (A, 1, KEYS.inboxes, 1)) == 1
-    )
+    keys = (KEYS.lock, KEYS.queue, COND, KEYS.gone, f"{COND}:last")
+    assert world.server.script("cond_notify", keys, (A, 1, KEYS.inboxes, 1)) == 1
     arrival = cond_wait(world, B, A, 1)[4]
     world.acquire(C)
     world.release(A)  # handed to B, whose claim ends

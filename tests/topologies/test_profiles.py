@@ -176,23 +176,37 @@ def test_dead_waiters_are_passed_over(api: Api, untold: str, unique_name: str, e
 
 
 def test_a_mark_is_left_only_by_those_that_ask(
-    api: Api, hiding: str, valkey_server: embedded.Server, raw_of: Callable[[str], list[str]], unique_name: str
+    api: Api, hiding: str, valkey_server: embedded.Server, marks: Callable[[str], list[str]], unique_name: str
 ) -> None:
     lease = api.connect(valkey_server.url).lock(unique_name, ttl=60).acquire()
     with ThreadPoolExecutor(1) as pool:
-        told = pool.submit(api.connect(valkey_server.url).lock(unique_name).acquire, timeout=PATIENCE_S)
-        eventually(lambda: f"holdfast:{{{unique_name}}}:queue" in raw_of(unique_name))
-        assert not [key for key in raw_of(unique_name) if ":there" in key]
+        locks = api.connect(valkey_server.url)
+        told = pool.submit(locks.lock(unique_name).acquire, timeout=PATIENCE_S)
+        eventually(lambda: locks.lock(unique_name).waiters() == 1)
+        assert not marks(unique_name)
         asking = api.start(api.connect(hiding).lock(unique_name).acquire, timeout=PATIENCE_S)
-        eventually(lambda: [key for key in raw_of(unique_name) if ":there" in key])
+        eventually(lambda: len(marks(unique_name)) == 1)
         lease.release()
         told.result(PATIENCE_S).release()
         asking.result(PATIENCE_S).release()
-    eventually(lambda: not [key for key in raw_of(unique_name) if ":there" in key])
+    eventually(lambda: not marks(unique_name))
+
+
+def test_marks_that_are_over_go_while_others_ask(api: Api, hiding: str, marks: Any, unique_name: str) -> None:
+    """However many clients come and go where someone always waits."""
+    lease = api.connect(hiding).lock(unique_name, ttl=60).acquire()
+    waiting = api.start(api.connect(hiding).lock(unique_name).acquire, timeout=2 * PATIENCE_S)
+    for _ in range(5):
+        with pytest.raises(holdfast.AcquireTimeout):
+            api.connect(hiding).lock(unique_name).acquire(timeout=0.2)
+    assert len(marks(unique_name)) > 1
+    eventually(lambda: len(marks(unique_name)) == 1)
+    lease.release()
+    waiting.result(PATIENCE_S).release()
 
 
 @pytest.fixture
-def raw_of(valkey_server: embedded.Server) -> Iterator[Callable[[str], list[str]]]:
-    """The keys of a name on the shared Valkey."""
+def marks(valkey_server: embedded.Server) -> Iterator[Callable[[str], list[str]]]:
+    """The clients with a mark at a lock on the shared Valkey."""
     with redis.Redis.from_url(valkey_server.url, decode_responses=True) as client:
-        yield lambda name: list(client.scan_iter(f"*{name}*", count=1000))
+        yield lambda name: [each for each in client.zrange(f"holdfast:{{{name}}}:gone", 0, -1) if ":" not in each]

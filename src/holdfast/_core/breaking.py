@@ -65,7 +65,7 @@ class Held(NamedTuple):
         """The request that tells it, or (with "") looks whether it holds still."""
         lock, _, _, many, upgraded = keys_of(self.kind, self.keys)
         note_ms = _NOTE_MS if what == Wake.BREAK else 0
-        keys = (lock, many, upgraded, self.keys.note_of(self.token))
+        keys = (lock, many, upgraded, self.keys.gone, self.keys.note_of(self.token))
         args = (self.token, self.keys.inboxes, what, text, note_ms)
         return Call("tell", keys, args, settings.request_timeout_s)
 

@@ -122,7 +122,7 @@ async def notify(
     while True:
         call = Call(
             "cond_notify",
-            (keys.lock, keys.queue, cond, f"{cond}:last"),
+            (keys.lock, keys.queue, cond, keys.gone, f"{cond}:last"),
             # Parts of one notification are told apart as well, so that each may be repeated.
             (holder, count - done, keys.inboxes, f"{number}.{part}" if part else number),
             request_timeout_for(ttl_ms, settings),

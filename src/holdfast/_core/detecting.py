@@ -20,7 +20,7 @@ from holdfast._core.deadlocks import Party, Step, circle_of, circles, common, pa
 from holdfast._core.describe import look_up
 from holdfast._core.effects import AwaitWake, Call, Command, Now, Random, Reply, Sleep, Spawn, Wake
 from holdfast._core.failure import RequestFailed
-from holdfast._core.keys import inbox_prefix, lock_keys
+from holdfast._core.keys import LockKeys, inbox_prefix, lock_keys
 from holdfast._core.kinds import LEASED, LISTED_AS
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.noting import leave_note, note_key, note_parts
@@ -175,7 +175,7 @@ class Detector:
     async def _whole(self, entry: Entry) -> Entry:
         """The same with all waiters of a long queue."""
         waiters = list(entry.waiters)
-        queue = self._queue_of(entry)
+        queue = self._keys_of(entry).queue
         while len(waiters) < min(entry.queued, _WAITERS_MAX):
             first = len(waiters)
             command = ("ZRANGE", queue, first, first + _NAMED_MAX - 1, "WITHSCORES")
@@ -189,7 +189,7 @@ class Detector:
     async def _there(self, entry: Entry) -> set[str]:
         """Return the clients that wait there and are still there: the server can tell them something, or they ask."""
         clients = sorted({client_of(token) for token, _ in entry.waiters if party_of(token, {}, False)})
-        keys, inboxes = (self._queue_of(entry),) * 2, inbox_prefix(self.namespace)
+        keys, inboxes = (self._keys_of(entry).gone,), inbox_prefix(self.namespace)
         there: set[str] = set()
         for at in range(0, len(clients), _NAMED_MAX):
             some = clients[at : at + _NAMED_MAX]
@@ -197,8 +197,8 @@ class Detector:
             there |= {client for client, is_there in zip(some, found, strict=True) if is_there}
         return there
 
-    def _queue_of(self, entry: Entry) -> str:
-        return lock_keys(self.namespace, entry.name).of(LEASED[entry.kind]).queue
+    def _keys_of(self, entry: Entry) -> LockKeys:
+        return lock_keys(self.namespace, entry.name).of(LEASED[entry.kind])
 
     async def _known(self, entries: Iterable[Entry]) -> dict[str, Party]:
         """Return the parties behind tokens that do not tell, as far as they wait and have left a note."""

@@ -119,7 +119,7 @@ async def look_at(
 
 async def counts_of(namespace: str, names: Sequence[tuple[str, str]], settings: Settings) -> list[int]:
     """Return how often each was granted since that is counted, and have it counted on for a while; as `look_at`."""
-    keys = [f"{lock_keys(namespace, name).of(LEASED[kind]).fence}:count" for kind, name in names]
+    keys = [lock_keys(namespace, name).of(LEASED[kind]).fence for kind, name in names]
     counts: list[int] = await once_more(Call("counts", keys, (COUNTED_MS,), settings.request_timeout_s))
     return counts
 

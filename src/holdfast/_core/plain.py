@@ -35,7 +35,8 @@ __all__ = ["PLAIN", "Scripts", "acquire", "give_back", "inspect", "no_scripts", 
 #: `Grant.more` of a grant without scripts.
 PLAIN = ["plain"]
 
-_NUMBER = re.compile(rb"-?[0-9]{1,17}")
+#: A fencing token, and what scripts keep behind it: see `_lua/count.lua`.
+_FENCE = re.compile(rb"(-?[0-9]{1,17})(?: [0-9]+ [0-9]+)?")
 #: See `_lua/format.lua`.
 _NEWER = re.compile(rb"F([0-9]{1,9}) ")
 
@@ -170,8 +171,9 @@ def _fence(keys: LockKeys, value: Reply) -> int:
     """Parse the last fencing token; 0 for nothing. Raises `RequestFailed` when it cannot grow."""
     if value is None:
         return 0
-    if _NUMBER.fullmatch(value) and int(value) < 2**53 - 1:
-        return int(value)
+    found = _FENCE.fullmatch(value)
+    if found is not None and int(found[1]) < 2**53 - 1:
+        return int(found[1])
     newer = _NEWER.match(value)
     if newer is not None:
         said = (

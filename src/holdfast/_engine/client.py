@@ -229,7 +229,7 @@ class Client(Agent):
 
     def _check(self, server: Server, channel: str | None, patience_s: float, answer: Callable[..., None]) -> None:
         """Have a script tell us something: some servers let none do that, and some do not know who subscribes."""
-        keys, args, breaks = (channel, channel) if channel else (), (self.client_id, self._inboxes), self._breaks
+        keys, args, breaks = (channel,) if channel else (), (self.client_id, self._inboxes), self._breaks
         call = Call("hears", keys, args, patience_s)
 
         def answered(reply: Any, failure: RequestFailed | None) -> None:

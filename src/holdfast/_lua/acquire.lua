@@ -23,10 +23,8 @@ if not holder then
     unblock(fence_key, ARGV[9], ARGV[10], fence_ms)
   end
   -- Free, and no waiters: first, since it is the most frequent case and should cost least.
-  local count = fence_key .. ':count'
-  local some = redis.call('EXISTS', lock, queue, gone, count)
-  if some == 0 or some == 1 and redis.call('EXISTS', count) == 1 then
-    local fence = next_fence(fence_key, fence_ms, nil, token, some == 0)
+  if redis.call('EXISTS', lock, queue, gone) == 0 then
+    local fence = next_fence(fence_key, fence_ms, nil, token)
     if not fence then
       return bad_fence(fence_key)
     end

@@ -5,7 +5,6 @@
 --         parties to be told than one call tells
 -- #include format
 -- #include inboxes
--- #include tombstone
 local TOLD_MAX = 128
 local state, arrived, gone = KEYS[1], KEYS[2], KEYS[3]
 local kept = redis.call('HMGET', state, 'generation', 'parties', 'broken')

@@ -42,7 +42,6 @@ if mark then
   return {1, index, generation}
 end
 -- #include format
--- #include tombstone
 if ARGV[2] == 'leave' then
   redis.call('ZREM', arrived, token)
   tombstone(gone, token, ARGV[8])

@@ -8,7 +8,6 @@
 -- #include fence
 -- #include waiters
 -- #include queue
--- #include tombstone
 -- #include wanted
 local lock, queue, gone, waiters = KEYS[1], KEYS[3], KEYS[4], KEYS[5]
 local token, tombstone_ms = ARGV[1], tonumber(ARGV[5])

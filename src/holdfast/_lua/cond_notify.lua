@@ -1,9 +1,9 @@
 -- Move waiters of a condition into the queue of its lock, in arrival order. Only for the lock's holder.
--- KEYS    1 lock  2 queue  3 condition's waiters  4 last notification
+-- KEYS    1 lock  2 queue  3 condition's waiters  4 gone  5 last notification
 -- ARGV    1 token of the holder  2 how many  3 prefix of inboxes  4 number of this notification among the holder's
 -- Returns how many were moved (also to a repeat), or {that} when there may be more than one call looks at: another
 --         number goes on; or -1: the lock is not held by this token
-local lock, queue, waiters, last = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lock, queue, waiters, last = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 if redis.call('GET', lock) ~= ARGV[1] then
   return -1
 end

@@ -16,7 +16,6 @@
 -- #include holder
 -- #include waiters
 -- #include queue
--- #include tombstone
 -- #include wanted
 local lock, fence_key, queue, gone, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, ttl_ms, arrival, fence_ms = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5]

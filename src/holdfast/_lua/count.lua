@@ -1,15 +1,19 @@
--- Part: grants are counted while someone looks at how many there are (see `counts.lua`). By commands that all users have.
-local function count_grants(fence_key, more)
-  local count = fence_key .. ':count'
-  local counted = more > 0 and redis.pcall('GET', count)
-  if type(counted) == 'string' then
-    redis.pcall('SET', count, string.format('%.0f', (tonumber(counted) or 0) + more), 'KEEPTTL')
+-- Part: grants are counted while someone looks at how many there are (see `counts.lua`). Behind the last fencing token
+-- then stands how many there were, and until when they are counted, in µs.
+
+-- The same with `more` added; nothing, once `now_us` is later than that.
+local function counted_on(counted, more, now_us)
+  local count, until_us = string.match(counted, '^ (%d+) (%d+)$')
+  return count and (now_us or 0) <= tonumber(until_us) and string.format(' %.0f %s', count + more, until_us) or ''
+end
+
+-- Give back what was not used of a block of fencing tokens that ends with `last`: only while no other one was reserved since.
+local function unblock(key, last, used, fence_ms)
+  -- The first is counted already.
+  local BEHIND_FIRST = 1023
+  local digits, counted = string.match(redis.call('GET', key) or '', '^(%d+)(.*)$')
+  if digits == last then
+    counted = counted_on(counted, used - last + BEHIND_FIRST)
+    redis.pcall('SET', key, string.format('%.0f%s', used, counted), 'PX', fence_ms)
   end
 end
-
--- Those by a block of fencing tokens that ends with `last`, after the first.
-local function count_handed_on(fence_key, last, used)
-  local BEHIND_FIRST = 1023
-  count_grants(fence_key, (tonumber(used) or 0) - (tonumber(last) or math.huge) + BEHIND_FIRST)
-end
-

@@ -1,12 +1,15 @@
 -- Part: the next fencing token, greater than the last one and not below the server's time in µs, so that it
 -- grows also when the last one is forgotten (FLUSHALL, a restart without data, a failover that lost writes).
 
--- What is stored as a fencing token, as a number; nil for what cannot be one. From 2^53 on, numbers are not exact here:
--- tokens would repeat.
+-- What is stored as a fencing token, as a number, and what is behind it; nil for what cannot be one. From 2^53 on, numbers
+-- are not exact here: tokens would repeat.
 local FENCE_END = 9007199254740991
 local function stored_fence(value)
-  local fence = string.find(value, '^%-?%d+$') and tonumber(value)
-  return fence and fence < FENCE_END and fence or nil
+  local digits, counted = string.match(value, '^(%-?%d+)(.*)$')
+  local fence = tonumber(digits)
+  if fence and fence < FENCE_END and (counted == '' or string.find(counted, '^ %d+ %d+$')) then
+    return fence, counted
+  end
 end
 
 -- How many are reserved for a token: one, or a block where it ends with "+", for a client that hands on among its own.
@@ -16,20 +19,12 @@ local function fences_of(token)
 end
 
 -- #include count
--- Give back what was not used of a block: only while no other one was reserved since.
-local function unblock(key, last, used, fence_ms)
-  if redis.call('GET', key) == last then
-    redis.pcall('SET', key, used, 'PX', fence_ms)
-    count_handed_on(key, last, used)
-  end
-end
-
 -- The time in µs, once it was asked for: it stands still in a script.
 local asked_us
 
 -- The next one, or nil when what is stored cannot grow: then it stays as it is. `now_us`: the time, where the caller
--- has it. `token`: for whom; the first one of a block is returned, and the last one stored. `uncounted`: no one looks.
-local function next_fence(key, fence_ms, now_us, token, uncounted)
+-- has it. `token`: for whom; the first one of a block is returned, and the last one stored.
+local function next_fence(key, fence_ms, now_us, token)
   local fence, more = now_us, fences_of(token) - 1
   if not fence and not asked_us then
     local now = redis.call('TIME')
@@ -39,16 +34,14 @@ local function next_fence(key, fence_ms, now_us, token, uncounted)
   -- One call for the last one and the new one: the usual case is that the new one is the greater.
   local last = redis.call('SET', key, fence + more, 'PX', fence_ms, 'GET')
   if last and not ((tonumber(last) or fence) < fence) then
-    local seen = stored_fence(last)
+    local seen, counted = stored_fence(last)
     if not seen or seen + more >= FENCE_END then
       redis.call('SET', key, last, 'PX', fence_ms)
       return nil
     end
-    fence = seen + 1
-    redis.call('SET', key, fence + more, 'PX', fence_ms)
-  end
-  if not uncounted then
-    count_grants(key, 1)
+    counted = counted_on(counted, 1, fence)
+    fence = math.max(fence, seen + 1)
+    redis.call('SET', key, string.format('%.0f%s', fence + more, counted), 'PX', fence_ms)
   end
   return fence
 end

@@ -6,7 +6,7 @@
 -- The last one there is, which no fencing token comes after.
 local LAST_FENCE = '9007199254740991'
 local seen = redis.call('GET', KEYS[2])
-if seen and seen ~= LAST_FENCE and not stored_fence(seen) then
+if seen and seen ~= LAST_FENCE and select(2, stored_fence(seen)) ~= '' then
   return bad_fence(KEYS[2])
 end
 if seen and tonumber(seen) > tonumber(ARGV[1]) then

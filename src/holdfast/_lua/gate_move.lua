@@ -5,7 +5,6 @@
 -- Returns {1, still missing}, with a 1 behind it when more are to be told: ask again; or {-2, declared count stored}
 -- #include format
 -- #include inboxes
--- #include tombstone
 -- How many waiters one call tells, and how many it forgets.
 local TOLD_MAX = 250
 local state, waiters, gone = KEYS[1], KEYS[2], KEYS[3]

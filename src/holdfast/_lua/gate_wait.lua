@@ -13,7 +13,6 @@ local state, waiters, gone = KEYS[1], KEYS[2], KEYS[3]
 local token = ARGV[1]
 -- #include format
 -- #include limits
--- #include tombstone
 -- #include waiters
 if ARGV[2] == 'leave' then
   redis.call('ZREM', waiters, token)

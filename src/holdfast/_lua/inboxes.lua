@@ -1,32 +1,32 @@
 -- Part: how clients are told something, and whether they are there. `inboxes`: what the names of their channels begin
 -- with. How a client listens stands in its id: one that begins with "c" is of a Cluster, and has a sharded channel for
 -- each hash tag, in the slot of the keys; where it may not, or this server has none (before Redis 7), and all others,
--- one channel for everything. KEYS 2 has the hash tag.
--- A "?" before `inboxes` says that the caller's client cannot be told: then each of its asks leaves a mark in the slot of
--- the keys, so that it is there for others, and the answer says when to ask again.
+-- one channel for everything.
+-- A "?" before `inboxes` says that the caller's client cannot be told: then each of its asks leaves a mark among the
+-- tokens that are gone, its id, so that it is there for others, and the answer says when to ask again.
+-- #include tombstone
 
 -- How long a mark lasts, ms. Who waits further back asks at least three times meanwhile.
 local THERE_MS, ASK_MAX_MS = 3000, 900
 -- The first of a queue asks again after a part of the time that it has waited, within these bounds, ms.
 local ASK_FIRST_MS, ASK_LATER_MS, ASK_PART = 10, 100, 16
 
--- A key with the hash tag of those that this is about.
-local tagged = KEYS[2]
+-- Where marks are, and tokens that are gone: the fourth key of scripts, or the last of fewer. It has the hash tag.
+local marks = KEYS[4] or KEYS[#KEYS]
 
 local function is_untold(inboxes)
   return string.sub(inboxes, 1, 1) == '?'
 end
 
--- The one channel, and the sharded one or nil.
-local function inboxes_of(token, inboxes)
-  local client = string.match(token, '^[^:]*')
-  inboxes = is_untold(inboxes) and string.sub(inboxes, 2) or inboxes
-  return inboxes .. client, string.sub(client, 1, 1) == 'c' and inboxes .. string.match(KEYS[2], '{[^}]*}') .. client
+local function client_of(token)
+  return string.match(token, '^[^:]*')
 end
 
--- The mark of that client, or the one of any.
-local function mark_of(token)
-  return string.match(tagged, '^[^{]*{[^}]*}') .. ':there' .. (token and ':' .. string.match(token, '^[^:]*') or '')
+-- The one channel, and the sharded one or nil.
+local function inboxes_of(token, inboxes)
+  local client = client_of(token)
+  inboxes = is_untold(inboxes) and string.sub(inboxes, 2) or inboxes
+  return inboxes .. client, string.sub(client, 1, 1) == 'c' and inboxes .. string.match(marks, '{[^}]*}') .. client
 end
 
 -- The answer; nil where this server lets no script ask that. That only a user may not is raised.
@@ -60,13 +60,14 @@ local function hears(token, inboxes)
   return sharded and (redis.pcall('PUBSUB', 'SHARDNUMSUB', sharded)[2] or 0) > 0 or count(channel) > 0
 end
 
--- Whether a client asks; and by what was looked up, whether any does.
+-- Whether a client asks; and by what was looked up, whether any may.
 local any_asks = {}
 local function asks(token)
-  if any_asks[tagged] == nil then
-    any_asks[tagged] = redis.pcall('EXISTS', mark_of()) == 1
+  if any_asks[marks] == nil then
+    any_asks[marks] = redis.pcall('EXISTS', marks) == 1
   end
-  return any_asks[tagged] and redis.pcall('EXISTS', mark_of(token)) == 1
+  local until_ms = any_asks[marks] and redis.pcall('ZSCORE', marks, client_of(token))
+  return type(until_ms) == 'string' and tonumber(until_ms) > server_ms()
 end
 
 -- Whether a client is there.
@@ -97,10 +98,8 @@ local function ask_again_ms(token, inboxes, ms, place, arrival)
   if not is_untold(inboxes) then
     return ms
   end
-  redis.pcall('SET', mark_of(), '1', 'PX', THERE_MS)
-  redis.pcall('SET', mark_of(token), '1', 'PX', THERE_MS)
-  local now = redis.call('TIME')
-  local waited_ms = (now[1] * 1000000 + now[2] - arrival) / 1000
+  leave_tombstones(marks, {client_of(token)}, THERE_MS)
+  local waited_ms = server_ms() - arrival / 1000
   local soon_ms = math.min(math.max(waited_ms / ASK_PART, ASK_FIRST_MS), ASK_LATER_MS) * (place + 1)
   soon_ms = math.floor(math.min(soon_ms, ASK_MAX_MS))
   return ms < 0 and soon_ms or math.min(ms, soon_ms)

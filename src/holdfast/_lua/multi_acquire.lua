@@ -13,25 +13,23 @@
 -- One fencing token for all, greater than each of theirs; as `next_fence` does it for one. Or nil, and the key that
 -- cannot grow.
 local function fence_for_all()
-  local fence, seen = now_us, now_us - 1
+  local fence, seen, counted = now_us, now_us - 1, {}
   for at = 2, #KEYS, 4 do
     local last = redis.call('SET', KEYS[at], fence, 'PX', ARGV[5], 'GET')
     if last and not ((tonumber(last) or fence) < fence) then
-      if not stored_fence(last) then
+      local its, behind = stored_fence(last)
+      if not its then
         redis.call('SET', KEYS[at], last, 'PX', ARGV[5])
         return nil, KEYS[at]
       end
-      seen = math.max(seen, tonumber(last))
+      seen, counted[at] = math.max(seen, its), counted_on(behind, 1, now_us)
     end
   end
-  if seen >= fence then
-    fence = seen + 1
+  if next(counted) then
+    fence = math.max(fence, seen + 1)
     for at = 2, #KEYS, 4 do
-      redis.call('SET', KEYS[at], fence, 'PX', ARGV[5])
+      redis.call('SET', KEYS[at], string.format('%.0f%s', fence, counted[at] or ''), 'PX', ARGV[5])
     end
-  end
-  for at = 2, #KEYS, 4 do
-    count_grants(KEYS[at], 1)
   end
   return fence
 end
@@ -83,7 +81,7 @@ local function busy(at)
     if not head then
       return nil
     end
-    tagged = KEYS[at + 2]
+    marks = KEYS[at + 3]
     if head == token or is_there(head, ARGV[7]) then
       return head
     end
@@ -131,7 +129,7 @@ while true do
   end
   -- Queue at the busy one. When its holder's time ran out, its queue goes first, and we may be the head of that.
   local lock, fence_key, queue = KEYS[last], KEYS[last + 1], KEYS[last + 2]
-  tagged = queue
+  marks = KEYS[last + 3]
   local new = redis.call('ZADD', queue, 'LT', string.format('%.0f', arrival), token) == 1
   holder = holder_of(lock)
   if not holder then

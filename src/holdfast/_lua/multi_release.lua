@@ -23,11 +23,10 @@ end
 -- #include waiters
 looks_left = LOOKS_MAX / 4 -- the names take their time as well
 -- #include queue
--- #include tombstone
 local result, done = 1, true
 for at = 1, #KEYS, 4 do
   local lock, queue, gone = KEYS[at], KEYS[at + 2], KEYS[at + 3]
-  tagged = queue
+  marks = gone
   if tombstone_ms > 0 then
     redis.call('ZREM', queue, token)
   end

@@ -14,8 +14,10 @@ end
 -- #include order
 -- #include fence
 local fence = tonumber(ARGV[3])
+local seen = {}
 for at = 2, fence > 0 and ends or 0, 4 do
-  if not stored_fence(redis.call('GET', KEYS[at]) or '0') then
+  seen[at] = stored_fence(redis.call('GET', KEYS[at]) or '0')
+  if not seen[at] then
     return bad_fence(KEYS[at])
   end
 end
@@ -25,7 +27,7 @@ for at = 1, ends, 4 do
   longest_ms = math.max(longest_ms, lasting_ms)
   -- Written also where nothing changes, so that WAIT behind it speaks of all that was written before.
   redis.call('PEXPIRE', KEYS[at], lasting_ms)
-  if fence > 0 and tonumber(redis.call('GET', KEYS[at + 1]) or 0) < fence then
+  if fence > 0 and seen[at + 1] < fence then
     redis.call('SET', KEYS[at + 1], string.format('%.0f', fence), 'PX', ARGV[4])
   end
 end

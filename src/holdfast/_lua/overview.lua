@@ -70,7 +70,7 @@ for at = 1, #KEYS, 5 do
     end
   end
   found[#found + 1] = {
-    shared, left_ms, permits, count, ask('ZCARD', queue) or 0, number(fence, '^%-?%d+$'), holders,
+    shared, left_ms, permits, count, ask('ZCARD', queue) or 0, number(fence, '^%-?%d+[ %d]*$'), holders,
     ask('ZRANGE', queue, 0, most - 1, 'WITHSCORES') or {}, odd
   }
 end

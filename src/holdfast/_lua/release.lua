@@ -12,10 +12,9 @@ local tombstone_ms = tonumber(ARGV[5])
 local holder = redis.call('GET', lock)
 local mine = holder == token
 
-if mine and ARGV[6] and redis.call('GET', KEYS[2]) == ARGV[6] then
+if mine and ARGV[6] then
 -- #include count
-  redis.pcall('SET', KEYS[2], ARGV[7], 'PX', ARGV[2])
-  count_handed_on(KEYS[2], ARGV[6], ARGV[7])
+  unblock(KEYS[2], ARGV[6], ARGV[7], ARGV[2])
 end
 
 -- No waiters: first, since it is the most frequent case and should cost least.
@@ -25,14 +24,13 @@ if mine and tombstone_ms == 0 and redis.call('EXISTS', queue) == 0 then
 end
 
 -- #include fence
-local last = mine and ARGV[6] == '' and redis.call('GET', KEYS[2])
-if last and stored_fence(last) then
-  unblock(KEYS[2], last, stored_fence(last) + 1 - fences_of(token), ARGV[2])
+local last = mine and ARGV[6] == '' and stored_fence(redis.call('GET', KEYS[2]) or '')
+if last then
+  unblock(KEYS[2], string.format('%.0f', last), last + 1 - fences_of(token), ARGV[2])
 end
 
 -- #include waiters
 -- #include queue
--- #include tombstone
 if tombstone_ms > 0 then
   redis.call('ZREM', queue, token)
 end

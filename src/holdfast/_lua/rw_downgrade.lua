@@ -9,7 +9,6 @@
 -- #include holder
 -- #include waiters
 -- #include readers
--- #include tombstone
 local writer, reader, ttl_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local holder = current()
 if redis.call('ZRANK', gone, reader) or holder ~= writer and not reads(reader, holder) then

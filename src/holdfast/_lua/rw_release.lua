@@ -25,7 +25,6 @@ end
 -- #include holder
 -- #include waiters
 -- #include readers
--- #include tombstone
 local token, tombstone_ms = ARGV[1], tonumber(ARGV[5])
 local holder = current()
 local result = reads(token, holder) and 1 or 0

@@ -22,7 +22,6 @@ end
 -- #include limits
 -- #include permits
 -- #include let_in
--- #include tombstone
 local token, tombstone_ms = ARGV[1], tonumber(ARGV[5])
 local result = is_held(token) and 1 or 0
 local limit, declared = stored_limit()

@@ -1,5 +1,5 @@
 -- Tell a holder that its place is wanted, or that it is taken away; or only look whether it holds still.
--- KEYS    1 lock  2 readers, or a semaphore's holders  3 upgraded  4 note
+-- KEYS    1 lock  2 readers, or a semaphore's holders  3 upgraded  4 gone  5 note
 -- ARGV    1 token  2 prefix of inboxes  3 "break" or "want"; "" tells nothing  4 who says so, and why
 --         5 > 0: for how many ms that stands in the note, for a holder that does not hear the message
 -- Returns 2 it holds, and was told; 1 it holds, and its client has no inbox; 0 it does not hold
@@ -14,7 +14,7 @@ if not holds then
   return 0
 end
 if tonumber(ARGV[5]) > 0 then
-  redis.pcall('SET', KEYS[4], ARGV[4], 'PX', ARGV[5]) -- without memory for it, there is the message
+  redis.pcall('SET', KEYS[5], ARGV[4], 'PX', ARGV[5]) -- without memory for it, there is the message
 end
 if ARGV[3] == '' then
   return is_there(token, ARGV[2]) and 2 or 1

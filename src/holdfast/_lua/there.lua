@@ -1,5 +1,5 @@
 -- See which clients are there: they can be told something, or ask.
--- KEYS    1 what they wait in  2 the same: it has the hash tag
+-- KEYS    gone, of what they wait for
 -- ARGV    1 prefix of inboxes, then the id of each client
 -- Returns for each 1, or 0: it is not
 -- #include inboxes

@@ -3,12 +3,18 @@
 -- How many tokens are refused at a time.
 local TOMBSTONES_MAX = 100000
 
-local buried_ms -- the time, asked for once
-local function leave_tombstones(gone, tokens, tombstone_ms)
-  if not buried_ms then
+-- The time in ms, asked for once.
+local asked_ms
+local function server_ms()
+  if not asked_ms then
     local time = redis.call('TIME')
-    buried_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+    asked_ms = time[1] * 1000 + math.floor(time[2] / 1000)
   end
+  return asked_ms
+end
+
+local function leave_tombstones(gone, tokens, tombstone_ms)
+  local now_ms = server_ms()
   local count, keep_ms, oldest = redis.call('ZCARD', gone), tonumber(tombstone_ms), {}
   local full = count >= TOMBSTONES_MAX
   if count > 0 then
@@ -17,13 +23,13 @@ local function leave_tombstones(gone, tokens, tombstone_ms)
   end
   local kept = {}
   for at = 1, #oldest, 2 do
-    if not full and tonumber(oldest[at + 1]) > buried_ms then
+    if not full and tonumber(oldest[at + 1]) > now_ms then
       kept[#kept + 1] = oldest[at + 1]
       kept[#kept + 1] = oldest[at]
     end
   end
   for _, token in ipairs(tokens) do
-    kept[#kept + 1] = string.format('%.0f', buried_ms + tombstone_ms)
+    kept[#kept + 1] = string.format('%.0f', now_ms + tombstone_ms)
     kept[#kept + 1] = token
   end
   -- ZADD answers with a number, or with a table when memory is refused: then there is no tombstone.

@@ -49,7 +49,7 @@ SERVICES = (
     Service("Upstash", "leave eviction disabled", r"\.upstash\.io$", "^upstash_version:", r"upstash\.com"),
     Service("Redis Enterprise", _ACTIVE, r"\.(redislabs\.com|redis-cloud\.com|rlrcp\.com)$", "^rlec_version:"),
     Service("OCI Cache", "sharded clusters run no scripts", r"\.redis\..*\.oci\.oraclecloud\.com$"),
-    Service("Dragonfly", "start it with --default_lua_flags=allow-undeclared-keys", info="^dragonfly_version:"),
+    Service("Dragonfly", info="^dragonfly_version:"),
     Service("Garnet", "start it with --lua", info="^garnet_version:"),
     Service("Kvrocks", info="^kvrocks_version:"),
     Service("KeyDB", "keep a single master", info="^mvcc_depth:"),
