@@ -40,7 +40,9 @@ def call(server: RealServer) -> Iterator[Callable[..., Any]]:
         limited = redis.Redis.from_url(server.url, username=user, password="secret", decode_responses=True)
 
         def run(text: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-            admin.execute_command("ACL", "SETUSER", user, "resetkeys", *[f"~{key}" for key in keys])
+            # What notes that a holder is there has a name that only its token leads to: docs/design/0058.
+            given = ["~*:fence:crash", *[f"~{key}" for key in keys]]
+            admin.execute_command("ACL", "SETUSER", user, "resetkeys", *given)
             answer = limited.eval(text, len(keys), *keys, *args)
             denied = [entry["object"] for entry in admin.acl_log() if entry["username"] == user]
             assert not denied, f"not among {keys}"
