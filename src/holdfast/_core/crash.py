@@ -13,7 +13,7 @@ still unless others got in.
 
 from __future__ import annotations
 
-from holdfast._core.effects import Call, Listen, Unlisten
+from holdfast._core.effects import Call, Listen, Now, Unlisten
 from holdfast._core.kinds import LOCK
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import RENEWAL, Order
@@ -30,8 +30,8 @@ class CrashAcquisition(LockAcquisition):
 
     __slots__ = ()
 
+    crash_ms = property(lambda self: crash_ms_of(self.token))
     kind = LOCK._replace(ask="crash_acquire", extend="crash_renew", beside=("fence:crash",))
-    listens = True
 
     def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
         call = super().extend(ttl_ms, request_timeout_s, order)
@@ -45,21 +45,20 @@ class CrashAcquisition(LockAcquisition):
         return call
 
     async def renew(self, ttl_ms: int, order: Order = RENEWAL) -> int:
-        crash_ms = crash_ms_of(self.token)
-        self.short_ms = 2 * crash_ms  # so long the answer is waited for that it can be asked for again
+        self.short_ms = 2 * self.crash_ms  # so long the answer is waited for that it can be asked for again
         held = await super().renew(ttl_ms, order)
         if held != UNHEARD:
             return held
         token = f"{self.token} proves"  # no token, as that of `HolderNotices`
         try:
-            await Listen(token, self.key, request_timeout_for(crash_ms, self.settings))
+            await Listen(token, self.key, request_timeout_for(self.crash_ms, self.settings), deaf_at=await Now())
         finally:
             await Unlisten(token)
-        self.short_ms = 2 * crash_ms
+        self.short_ms = 2 * self.crash_ms
         return await super().renew(ttl_ms, order)
 
     def refused(self, refusal: Refusal) -> Exception:
         if refusal.code != UNHEARD:
             return super().refused(refusal)
         allowed = "0, or None: this server does not tell scripts which clients are there, and in which run of it"
-        return ConfigurationError("crash_release", crash_ms_of(self.token) / 1000, allowed)
+        return ConfigurationError("crash_release", self.crash_ms / 1000, allowed)

@@ -169,12 +169,19 @@ class Listen(Effect["bool | None"]):
     True where the server lets no script send messages, or has no subscriptions: then none will come. Raises
     `RequestFailed` when the subscription was not confirmed within `request_timeout_s`. A wake-up that comes
     between Listen and AwaitWake is kept. Listening twice is listening once, and looks after a broken inbox.
+    `deaf_at`: when the server was asked that has said that none is open: an older one has ended.
     """
 
-    __slots__ = ("key", "node", "request_timeout_s", "script", "token")
+    __slots__ = ("deaf_at", "key", "node", "request_timeout_s", "script", "token")
 
     def __init__(
-        self, token: str, key: str, request_timeout_s: float, node: int | None = None, script: str | None = None
+        self,
+        token: str,
+        key: str,
+        request_timeout_s: float,
+        node: int | None = None,
+        script: str | None = None,
+        deaf_at: float | None = None,
     ) -> None:
         self.token = token
         self.key = key
@@ -182,6 +189,7 @@ class Listen(Effect["bool | None"]):
         self.node = node
         #: What is asked for then, for messages.
         self.script = script
+        self.deaf_at = deaf_at
 
 
 class Unlisten(Effect[None]):

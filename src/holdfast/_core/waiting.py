@@ -170,8 +170,8 @@ class Acquisition:
     #: Whether a grant that is pushed for its token is all that it waits for.
     pushed_whole = True
 
-    #: Whether its client has to listen where it asks, also without a wait: see `UNHEARD`.
-    listens = False
+    #: As of a record; else 0. Where it is more, its client has to listen where it asks: see `UNHEARD`.
+    crash_ms = 0
 
     def __init__(
         self, keys: LockKeys, token: str, ttl_ms: int, settings: Settings = DEFAULT, sync: Sync = None
@@ -440,11 +440,12 @@ class _Waiting:
     async def ask(self) -> Reply:
         """Ask to be granted, listening first where that takes a place in the queue. Raises `RequestFailed`."""
         acquisition, sync = self.acquisition, self.acquisition.sync
-        if (self.queueing or acquisition.listens) and not self.listening:
+        if (self.queueing or acquisition.crash_ms) and not self.listening:
             self.registered = self.listening = True
             listen = Listen(acquisition.token, acquisition.key, self.request_timeout_s, script=acquisition.kind.ask)
+            listen.deaf_at = self.asked_at if self.deaf else None
             untold = await listen
-            if untold and acquisition.listens:
+            if untold and acquisition.crash_ms:
                 raise acquisition.refused(Refusal(UNHEARD, 0))
             acquisition.inboxes = f"?{acquisition.keys.inboxes}" if untold else acquisition.keys.inboxes
             self.now = await Now()
@@ -488,9 +489,11 @@ class _Waiting:
         """Interpret an answer: granted, or time is up; None: ask again. May raise what it refuses with."""
         self.now = await Now()
         self.retry.passed()
+        if reply[0] != UNHEARD:
+            self.deaf = 0
         if reply[0] == 1:
             acquisition = self.acquisition
-            grant = granted(reply, self.asked_at, self.now, acquisition.ttl_ms)
+            grant = granted(reply, self.asked_at, self.now, acquisition.crash_ms or acquisition.ttl_ms)
             if grant is None:
                 return self._late()
             grant.stray = self.stray
@@ -500,7 +503,7 @@ class _Waiting:
         if reply[0] < 0:
             if reply[0] < -1:
                 self.doubtful = False  # refused before anything was written
-                if self.acquisition.listens and reply[0] == UNHEARD and self.deaf < _DEAF_MAX:
+                if self.acquisition.crash_ms and reply[0] == UNHEARD and self.deaf < _DEAF_MAX:
                     self.deaf += 1
                     self.listening = False
                     return None

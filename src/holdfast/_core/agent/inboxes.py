@@ -89,6 +89,10 @@ class Inboxes:
     def listen(self, task: Task, effect: Listen) -> Any:
         """Register the token; wait for the inbox."""
         self._kept.setdefault(effect.token, deque())
+        if effect.deaf_at is not None:
+            place = self._place_of(effect.key, effect.node)
+            if self._open.get(place, effect.deaf_at) < effect.deaf_at:
+                self.broke((place,))
         if self._is_open(self._place_of(effect.key, effect.node), task, effect):
             return None
         task.timer = self._later(effect.request_timeout_s, self._silent, task, task.ticket)
