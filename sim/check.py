@@ -8,6 +8,7 @@ at what a protocol says of itself.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 from holdfast._core.record import LeaseRecord
@@ -35,12 +36,14 @@ class Belief:
     def lives(self) -> bool:
         """True if that client would act on it now."""
         record = self.record
-        return self.process.alive and record.alive and self.process.now() < record.deadline
+        until = min(record.deadline, record.proved_until)
+        return self.process.alive and record.alive and self.process.now() < until
 
     def is_relied_on(self) -> bool:
         """True if it is lost already, but its body may still work under it until it is told."""
         record = self.record
-        return self.process.alive and record.reason == "taken" and self.process.now() < record.deadline
+        until = min(record.deadline, record.proved_until)
+        return self.process.alive and record.reason == "taken" and self.process.now() < until
 
     def __str__(self) -> str:
         return f"{self.record.token} ({self.process.name}, {self.kind}, fence {self.record.fence})"
@@ -236,6 +239,13 @@ class Ledger:
         self._look_at_server(belief)
         return belief
 
+    def look_at_trust(self) -> None:
+        """Check that no two trust that they hold it: one may have been suspect, and be proved again."""
+        living = [belief for belief in self.beliefs.values() if belief.lives()]
+        for one, other in itertools.combinations(living, 2):
+            if self.conflict(one.kind, other.kind):
+                self.world.fail("overlap", f"{self.name} is trusted by {one} and {other}")
+
     def replan(self, token: bytes) -> None:
         """Plan the next look for a deadline that has changed."""
         belief = self.beliefs.get(token)
@@ -264,8 +274,8 @@ class Ledger:
         process, record = belief.process, belief.record
         if not record.alive or not process.alive or self.beliefs.get(belief.token) is not belief:
             return
-        if belief.lives():
-            self._look_at_server(belief)
+        if process.now() < record.deadline:
+            self.look_at(belief.token)
             self._plan(belief)
         elif process.paused or self.world.now - process.resumed_at < TELL_S:
             self.world.after(0.05, self._due, belief)

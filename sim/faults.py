@@ -253,6 +253,7 @@ class Nemesis:
         promoted.master = None
         promoted.link_cut = False
         promoted.changes = promoted.has
+        promoted.begin_term()
         # What is still under way to the others is not what they will have from the new master.
         for replica in old.replicas:
             replica.generation = -1

@@ -141,14 +141,22 @@ class Node:
         self.connections: dict[str, Connection] = {}
         self.versions: dict[bytes, int] = {}
         self.last_us = 0
+        #: How often it has begun to be a master.
+        self.terms = 0
         self._backlog: list[Request] = []
         self.server = Server(self.now_us)
         self._equip()
 
     def _equip(self) -> None:
         self.server.run_id = b"%040x" % (self.number + 1)
+        self.begin_term()
         self.server.numsub = lambda channel: len(self.subscribers.get(channel, ()))
         self.server.publish = self._publish
+
+    def begin_term(self) -> None:
+        """Begin to be a master: after a start, or a promotion."""
+        self.terms += 1
+        self.server.replid = b"%020x%020x" % (self.number + 1, self.terms)
 
     def now_us(self) -> int:
         """Return the node's wall clock; no two commands in one µs."""
@@ -294,6 +302,7 @@ class Node:
         self.up = True
         if empty:
             self.wipe()
+        self.begin_term()
         self.server.started_us = self.now_us()
 
     def wipe(self) -> None:

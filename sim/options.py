@@ -42,6 +42,7 @@ MODES: dict[str, Mode] = {
             "calm-tenures", "the same without faults, and no waiter is overtaken by more than a tenure of each process"
         ),
         Mode("keeps", "processes keep what they release, while no other one asks for it"),
+        Mode("crashes", "others get in soon after a holder's connections have ended, and not before it knows"),
         Mode("calm-keeps", "the same without faults: what is kept and idle is let go at once"),
         Mode("breaks", "leases are taken away from their holders, at any moment of theirs"),
         Mode("calm-breaks", "the same without faults: a holder that listens is told, and lets go itself"),
@@ -178,6 +179,8 @@ class Options:
     undisturbed_ms: float = 100.0
     #: How long a process keeps a lock after its release.
     keep_s: float = 0.0
+    #: How many of the locks are released so soon after their holder has gone.
+    crash_part: float = 0.0
     #: How long it takes on average until someone breaks a lease; 0: no one does.
     break_s: float = 0.0
     #: How long a client does without the fast path, once it was not granted a lock.
@@ -269,6 +272,12 @@ class Options:
             options = replace(options, think_s=draw((0.05, 0.5, 3.0)), work_s=draw((0.02, 0.2, 1.0)))
             options = replace(options, keep_s=draw((0.1, 1.0, 5.0)))
             replicated = False
+        if mode == "crashes":
+            draw = random.Random(f"crashes {mode} {seed}").choice
+            options = replace(options, crash_part=draw((0.5, 0.9, 1.0)), ttl_s=draw(((2.0, 6.0), (5.0, 50.0))))
+            options = replace(options, locks=1, think_s=draw((0.05, 0.5, 3.0)), work_s=draw((0.2, 2.0, 8.0)))
+            for kind, rate in (("crash", 0.05), ("pause", 0.1), ("inbox broken", 0.2), ("cut", 0.05)):
+                rates[kind] = rates.get(kind, 0.0) + rate * draw((0.0, 1.0, 2.0))
         if mode.endswith("breaks"):
             draw = random.Random(f"breaks {mode} {seed}").choice
             options = replace(
@@ -326,7 +335,7 @@ class Options:
         elif replicated:
             rates["failover"] = rng.choice((0.01, 0.04))
             rates["link"] = rng.choice((0.0, 0.02))
-        if mode == "ordinary" and replicated:
+        if mode in ("ordinary", "crashes") and replicated:
             options = replace(options, nodes=3, replicas=2, sync=(2, 500), lag_s=lag_s)
         elif mode.startswith("failover"):
             unsafe = (1, 500) if mode == "failover-wait-1" else None

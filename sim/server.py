@@ -187,7 +187,7 @@ class Server:
         self.publish: Callable[[bytes, bytes], int] = lambda _channel, _message: 0
         self.numsub: Callable[[bytes], int] = lambda _channel: 0
         self.started_us = 0
-        self.run_id = b"0" * 40
+        self.run_id = self.replid = b"0" * 40
         self._now_us = now_us
 
     def listens(self, keys: LockKeys, token: bytes) -> bool:
@@ -667,7 +667,8 @@ def _pubsub(server: Server, args: Sequence[bytes]) -> Reply:
 def _info(server: Server, args: Sequence[bytes]) -> Reply:
     section = args[0].lower() if args else b""
     if section == b"replication":
-        return b"# Replication\r\nrole:%s\r\n" % (b"slave" if server.read_only else b"master")
+        role = b"slave" if server.read_only else b"master"
+        return b"# Replication\r\nrole:%s\r\nmaster_replid:%s\r\n" % (role, server.replid)
     if section == b"server":
         uptime_s = max(server.time_us - server.started_us, 0) // 1_000_000
         return b"# Server\r\nrun_id:%s\r\nuptime_in_seconds:%d\r\n" % (server.run_id, uptime_s)

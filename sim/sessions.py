@@ -26,7 +26,13 @@ from sim.world import Primitive, World
 __all__ = ["Sessions", "Thing", "quietly"]
 
 #: Scripts that extend what is held; where their arguments have the ttl, the number and what kind of extension it is.
-_EXTENDING = {"renew": (1, 2, 3), "multi_renew": (1, 4, 5), "sem_renew": (1, 3, 4), "rw_renew": (1, 5, 6)}
+_EXTENDING = {
+    "renew": (1, 2, 3),
+    "crash_renew": (1, 2, 3),
+    "multi_renew": (1, 4, 5),
+    "sem_renew": (1, 3, 4),
+    "rw_renew": (1, 5, 6),
+}
 
 
 class Thing:
@@ -265,6 +271,8 @@ class Sessions(Primitive, Generic[T]):
                 record.deadline = now + 1e6
             if record.check_expired(now):
                 return
+            if now >= record.proved_until:
+                self.world.counted["suspect"] += 1
             pause_s = min(until - now, max(0.01, record.deadline - now))
             if extends and rng.random() < 0.5:
                 await Work(pause_s * rng.random())

@@ -41,7 +41,8 @@ __all__ = ["PRIMITIVE", "Lock", "Locks"]
 
 #: Scripts that give back; their fifth argument is how long the token is refused.
 _GIVING_BACK = frozenset({"release", "multi_release", "cond_leave"})
-_RENEWING = frozenset({"renew", "multi_renew"})
+_RENEWING = frozenset({"renew", "crash_renew", "multi_renew"})
+_ASKING = frozenset({"acquire", "crash_acquire"})
 #: What holders have to let go what is broken; and after which time, since the grant, they listen. Both in s.
 _GRACE_S, _LISTENS_AFTER_S = 0.5, 1.0
 
@@ -132,6 +133,10 @@ class Locks(Sessions[Lock]):
                 return self.take_kept(process, lock, kept, ttl_ms)
             if process.lease_cache.hears(keys.lock, process.listening(keys.lock)):
                 token += KEPT
+        if options.crash_part and self.world.rng.random() < options.crash_part:
+            exclusive.crash_ms = self.world.rng.choice((300, 500, min(1_000, ttl_ms // 2)))
+            exclusive.renews = True
+            token += f"!{exclusive.crash_ms}"
         note: Note | None = None
         if self.in_lines and settings.tenure_ms:
             # Who waits for each other has the same options.
@@ -145,7 +150,11 @@ class Locks(Sessions[Lock]):
 
         self.asks(self.public, timeout_s)
         turn = LockAcquisition(keys, token, ttl_ms, settings, options.sync)
-        got = await self.ask(process, [lock], token, self.first(process, turn, timeout_s, start))
+        first = self.first(process, turn, timeout_s, start)
+        if exclusive.crash_ms:
+            first.close()
+            first = process.acquire(None, start, timeout_s, ttl_ms)
+        got = await self.ask(process, [lock], token, first)
         if got is None:
             return None
         record = self.hold_of(process, lock, token, ttl_ms, got, exclusive.renews)
@@ -353,9 +362,12 @@ class Locks(Sessions[Lock]):
             lock.queue_until[node.number] = server.expires[lock.queue_key]
         token = server.peek(lock.key, now_ms)
         mine = before is None or before[0] == asker or before[0] == self.lets_go(call)
-        if script in ("acquire", "multi_acquire") and int(call.args[3]) > 0:
+        mine = mine or (before is not None and script in _ASKING and self.may_be_gone(lock, before[0]))
+        if world.options.crash_part:
+            lock.ledger.look_at_trust()
+        if (script in _ASKING or script == "multi_acquire") and int(call.args[3]) > 0:
             lock.arrivals.setdefault(asker, int(call.args[3]))
-        elif script == "acquire" and int(call.args[3]) < 0:
+        elif script in _ASKING and int(call.args[3]) < 0:
             # It has waited in its process: for longer, perhaps, than an earlier request said that came late.
             came, known = server.time_us + int(call.args[3]), lock.arrivals.get(asker)
             if known is None or (came < known and (known, asker) not in lock.queue):
@@ -407,7 +419,15 @@ class Locks(Sessions[Lock]):
 
     def lets_go(self, call: Call) -> bytes | None:
         """Return the other lease, beside the asker's own, that this call may end."""
-        return str(call.args[7]).encode() if call.script == "acquire" and len(call.args) > 7 else None
+        return str(call.args[7]).encode() if call.script in _ASKING and len(call.args) > 7 else None
+
+    def may_be_gone(self, lock: Lock, token: bytes) -> bool:
+        """True if its holder, where it is alive, does not trust its lease, so that others may get in."""
+        if b"!" not in token:
+            return False
+        belief = lock.ledger.beliefs.get(token)
+        self.world.counted["replaced"] += 1
+        return belief is None or not belief.lives()
 
     def is_fenced(self, call: Call, asker: bytes, token: bytes) -> bool:
         """True if a change of hands by this call writes a fencing token."""
@@ -415,7 +435,7 @@ class Locks(Sessions[Lock]):
 
     def answered(self, node: Node, lock: Lock, call: Call, asker: bytes, value: Any) -> None:
         """Note the place that the asker is told; the lock has been looked at."""
-        if call.script == "acquire" and type(value) is list and value[0] == 0 and value[3] >= 0:
+        if call.script in _ASKING and type(value) is list and value[0] == 0 and value[3] >= 0:
             lock.ledger.placed(value[3])
             self.queued(node, lock, asker, int(call.args[3]), value[4])
 
