@@ -187,7 +187,8 @@ class Server:
         self.publish: Callable[[bytes, bytes], int] = lambda _channel, _message: 0
         self.numsub: Callable[[bytes], int] = lambda _channel: 0
         self.started_us = 0
-        self.run_id = self.replid = b"0" * 40
+        self.run_id = b"0" * 40
+        self.replid = b"0" * 40  # another one when it becomes the master
         self._now_us = now_us
 
     def listens(self, keys: LockKeys, token: bytes) -> bool:

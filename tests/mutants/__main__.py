@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.mutants.table import ENGINE, MUTANTS, PACKAGE, Mutant
+from tests.mutants.table import CRASH, ENGINE, MUTANTS, PACKAGE, Mutant
 
 __all__ = ["main", "seen"]
 
@@ -43,6 +43,8 @@ UNIT_TESTS = (
 ENGINE_TESTS = ("tests/unit/test_operation.py", "tests/unit/test_engine_loop.py", "tests/unit/test_link.py")
 #: For the lock over a quorum.
 QUORUM_TESTS = ("tests/unit/test_redlock.py",)
+#: For `crash_release`.
+CRASH_TESTS = ("tests/simulation/test_crash.py",)
 
 
 def seen(mutant: Mutant, known: str = "") -> tuple[str | None, float]:
@@ -62,11 +64,11 @@ def seen(mutant: Mutant, known: str = "") -> tuple[str | None, float]:
 
 
 def _seen(mutant: Mutant, env: dict[str, str], known: str, until: float) -> str | None:
-    files = {"quorum": QUORUM_TESTS, ENGINE: ENGINE_TESTS}.get(mutant.primitive, UNIT_TESTS)
+    files = {"quorum": QUORUM_TESTS, ENGINE: ENGINE_TESTS, CRASH: CRASH_TESTS}.get(mutant.primitive, UNIT_TESTS)
     known_test = known.removeprefix("unit: ") if known.startswith("unit: ") else ""
     if known_test and (by := _by_tests(_nodes(known_test, files), env, until)):
         return by
-    if mutant.primitive == ENGINE:
+    if mutant.primitive in (ENGINE, CRASH):
         return _by_tests(files, env, until)
     seed = re.search(r"\(seed (\d+), (.+)\)", known)
     kill = [sys.executable, str(Path(__file__).with_name("kill.py")), str(SIMULATION_S), mutant.primitive]

@@ -7,7 +7,7 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ENGINE", "FAMILY", "MUTANTS", "PACKAGE", "QUORUM", "Mutant"]
+__all__ = ["CRASH", "ENGINE", "FAMILY", "MUTANTS", "PACKAGE", "QUORUM", "Mutant"]
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "holdfast"
 
@@ -55,6 +55,8 @@ UNCONFIRMED, CLOSING, AGENT = "_core/agent/unconfirmed.py", "_core/agent/closing
 ENGINE = "engine"
 LINK, MATCHING, REQUESTS = "_engine/link.py", "_engine/matching.py", "_engine/requests.py"
 OPERATION, LOOP = "_engine/operation.py", "_engine/loop.py"
+#: The lock, where it is released soon after its client has gone: looked for by tests/simulation/test_crash.py.
+CRASH, CRASH_LUA = "crash", "_lua/crash.lua"
 
 _ENGINE: tuple[Mutant, ...] = tuple(
     Mutant(what, file, old, new, ENGINE)
@@ -1488,4 +1490,59 @@ SLOTS: tuple[Mutant, ...] = tuple(
     )
 )
 
-MUTANTS = _ENGINE + _AGENT + _EXCLUSIVE + SLOTS + FAMILY + QUORUM + LINES + KEEPS + BREAKS + CIRCLES
+CRASHES: tuple[Mutant, ...] = tuple(
+    Mutant(what, file, old, new, CRASH)
+    for what, file, old, new in (
+        (
+            "a renewal proves from its answer on",
+            EXCLUSIVE,
+            "max(self.proved_until, deadline(sent_at, ",
+            "max(self.proved_until, deadline(now, ",
+        ),
+        ("no proof is needed", EXCLUSIVE, "deadline(grant.sent_at, self.crash_ms)", 'float("inf")'),
+        ("a renewal that was not heard proves", EXCLUSIVE, "if not self._unheard:", "if True:"),
+        ("a renewal that was not heard says nothing of it", "_lua/crash_renew.lua", "return -2", "return lasting_ms"),
+        (
+            "a pushed grant is trusted for its claim",
+            EXCLUSIVE,
+            "= deadline(grant.sent_at, self.crash_ms)",
+            "= grant.until or deadline(grant.sent_at, self.crash_ms)",
+        ),
+        (
+            "a pushed grant is taken though a note of its token may be there",
+            WAITING,
+            "if self.stray or self.queued_at is None or",
+            "if (self.stray and not self.acquisition.listens) or self.queued_at is None or",
+        ),
+        (
+            "a renewal leaves the mark",
+            CRASH_LUA,
+            "  if run then\n    redis.call('SET'",
+            "  if run and string.sub(redis.call('GET', key) or '', 1, 4) ~= 'gone' then\n    redis.call('SET'",
+        ),
+        ("others get in at the first look", CRASH_LUA, "return since + math.ceil", "return since - 100000 + math.ceil"),
+        ("clocks are taken to be alike", CRASH_LUA, "local RATES_APART = 1.01", "local RATES_APART = 1"),
+        ("a note of another run counts", CRASH_LUA, "if known ~= token or run ~= run_id() then", "if known ~= token then"),
+        (
+            "a run is the server's process",
+            CRASH_LUA,
+            "redis.pcall('INFO', 'replication')\n  return type(said) == 'string' and string.match(said, 'master_replid",
+            "redis.pcall('INFO', 'server')\n  return type(said) == 'string' and string.match(said, 'run_id",
+        ),
+        ("who is there may be marked", CRASH_LUA, "if listens(token, inboxes) ~= false then", "if false then"),
+        (
+            "a client that is not there is noted",
+            CRASH_LUA,
+            "local run = listens(token, inboxes) and run_id()",
+            "local run = run_id()",
+        ),
+        (
+            "a client that does not listen is granted it",
+            "_lua/crash_acquire.lua",
+            "if not (listens(ARGV[1], ARGV[7]) and run_id()) then",
+            "if false then",
+        ),
+    )
+)
+
+MUTANTS = _ENGINE + _AGENT + _EXCLUSIVE + SLOTS + FAMILY + QUORUM + LINES + KEEPS + BREAKS + CIRCLES + CRASHES
