@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast import LeaseLost, LeaseReleased, LeaseState
+from holdfast._runtime.clock import clock
+from testbed.proxy import Proxy
 from tests.support.apis import Actor, Api
 
 KINDS = {
@@ -52,6 +54,24 @@ def test_a_lease_that_is_not_renewed_is_not_made_longer(locks: Any, raw: Any, un
     lease.release()
 
 
+def test_a_check_counts_from_before_it_was_sent(api: Api, wire: Proxy, unique_name: str) -> None:
+    lease = api.connect(wire.url).lock(unique_name, ttl=60).acquire()
+    wire.slow(0.2)
+    lease.check()
+    wire.slow(0)
+    # The way there and back took 0.4 s at least; 60 s are 59.4 s with clocks that differ.
+    assert lease._record.deadline <= clock() - 0.4 + 59.4
+    lease.release()
+
+
+def test_an_answer_that_comes_too_late_is_not_believed(api: Api, wire: Proxy, unique_name: str) -> None:
+    lease = api.connect(wire.url).lock(unique_name, ttl=1.5, renew=False).acquire()
+    wire.slow(0.8)
+    with pytest.raises(LeaseLost, match="expired"):
+        lease.check()
+    wire.slow(0)
+
+
 def test_a_check_does_not_pass_max_hold(locks: Any, raw: Any, unique_name: str) -> None:
     lease = locks.lock(unique_name, ttl=60, max_hold=20).acquire()
     lease.check()
@@ -77,3 +97,6 @@ def test_what_is_held_is_that_of_the_one_who_asks(locks: Any, api: Api, unique_n
     assert names(me) == [unique_name]
     one.release()
     assert names(me) == []
+    brief = me.ask(locks.lock(f"{unique_name}-4", ttl=0.05, renew=False), "acquire")
+    assert brief.lost.wait(10)
+    assert names(me) == []  # what is lost is not held

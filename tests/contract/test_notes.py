@@ -164,7 +164,7 @@ def test_waiters_of_one_client_have_each_their_own(locks: Any, others: Any, api:
     """Not that of the lease before, which its client could have handed on."""
     lease = locks.lock(unique_name, note="0").acquire()
     waiting = [api.start(locks.lock(unique_name, note=str(number)).acquire) for number in range(1, 4)]
-    eventually(lambda: others.lock(unique_name).waiters() == 3)
+    eventually(lambda: others.lock(unique_name).waiters() == 3)  # on the server
     notes = {"0"}
     while waiting:
         lease.release()
@@ -175,6 +175,31 @@ def test_waiters_of_one_client_have_each_their_own(locks: Any, others: Any, api:
         notes.add(others.lock(unique_name).holder().note)
     lease.release()
     assert notes == {"0", "1", "2", "3"}
+
+
+def test_holders_beside_each_other_have_each_their_own(
+    locks: Any, others: Any, api: Api, url: str, unique_name: str
+) -> None:
+    leases = [client.semaphore(unique_name, 3, note=note).acquire() for client, note in ((locks, "a"), (others, "b"))]
+    plain = others.semaphore(unique_name, 3).acquire()
+    expected = {leases[0].token: "a", leases[1].token: "b", plain.token: None}
+    eventually(partial(sees, api, api.connect(url), unique_name, expected))
+    for lease in (*leases, plain):
+        lease.release()
+
+
+def test_what_has_a_note_is_in_no_tenure(locks: Any, others: Any, api: Api, unique_name: str) -> None:
+    lock = locks.lock(unique_name, note=NOTE)
+    lease = lock.acquire()
+    waiting = [api.start(lock.acquire) for _ in range(3)]
+    eventually(lambda: others.lock(unique_name).waiters() == 3)
+    while waiting:
+        lease.release()
+        done = next(as_completed(waiting, timeout=60))
+        waiting.remove(done)
+        lease = done.result()
+        assert not lease.token.endswith("+")
+    lease.release()
 
 
 def test_what_another_program_writes_there_is_shown_harmlessly(

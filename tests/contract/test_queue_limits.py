@@ -64,6 +64,14 @@ def test_none_may_wait(locks: Any, others: Any, api: Api, kind: str, unique_name
     make(others, unique_name, queue_limit=0).acquire(timeout=60).release()
 
 
+def test_a_timeout_is_not_a_full_queue(others: Any, locks: Any, api: Api, unique_name: str) -> None:
+    first = held(api, locks, "lock", unique_name)
+    with pytest.raises(AcquireTimeout) as caught:
+        others.lock(unique_name, queue_limit=5).acquire(timeout=0.05)
+    assert not isinstance(caught.value, QueueFull)
+    first.release()
+
+
 def test_a_limit_holds_for_those_that_have_it(locks: Any, others: Any, api: Api, url: str, unique_name: str) -> None:
     """A waiter without one waits, and is counted."""
     first = held(api, locks, "lock", unique_name)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.mutants.table import CRASH, ENGINE, MUTANTS, PACKAGE, Mutant
+from tests.mutants.table import API, CRASH, ENGINE, MUTANTS, PACKAGE, Mutant
 
 __all__ = ["main", "seen"]
 
@@ -41,6 +41,10 @@ UNIT_TESTS = (
 )
 #: For what the simulator does not run.
 ENGINE_TESTS = ("tests/unit/test_operation.py", "tests/unit/test_engine_loop.py", "tests/unit/test_link.py")
+#: For what is promised by the API alone.
+API_TESTS = dict(
+    zip(API, [f"tests/contract/test_{name}.py" for name in ("queue_limits", "once", "checks", "notes")], strict=True)
+)
 #: For the lock over a quorum.
 QUORUM_TESTS = ("tests/unit/test_redlock.py",)
 #: For `crash_release`.
@@ -64,6 +68,10 @@ def seen(mutant: Mutant, known: str = "") -> tuple[str | None, float]:
 
 
 def _seen(mutant: Mutant, env: dict[str, str], known: str, until: float) -> str | None:
+    if mutant.primitive in API_TESTS:
+        # On one server; and in one API: `_sync` is not generated from what is changed.
+        chosen = "asyncio and not (redis or redict or valkey81)"
+        return _by_tests([API_TESTS[mutant.primitive], "-k", chosen, "--timeout", "60"], env, until)
     files = {"quorum": QUORUM_TESTS, ENGINE: ENGINE_TESTS, CRASH: CRASH_TESTS}.get(mutant.primitive, UNIT_TESTS)
     known_test = known.removeprefix("unit: ") if known.startswith("unit: ") else ""
     if known_test and (by := _by_tests(_nodes(known_test, files), env, until)):

@@ -7,7 +7,7 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CRASH", "ENGINE", "FAMILY", "MUTANTS", "PACKAGE", "QUORUM", "Mutant"]
+__all__ = ["API", "CRASH", "ENGINE", "FAMILY", "MUTANTS", "PACKAGE", "QUORUM", "Mutant"]
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "holdfast"
 
@@ -1522,7 +1522,12 @@ CRASHES: tuple[Mutant, ...] = tuple(
         ),
         ("others get in at the first look", CRASH_LUA, "return since + math.ceil", "return since - 100000 + math.ceil"),
         ("clocks are taken to be alike", CRASH_LUA, "local RATES_APART = 1.01", "local RATES_APART = 1"),
-        ("a note of another run counts", CRASH_LUA, "if known ~= token or run ~= run_id() then", "if known ~= token then"),
+        (
+            "a note of another run counts",
+            CRASH_LUA,
+            "if known ~= token or run ~= run_id() then",
+            "if known ~= token then",
+        ),
         (
             "a run is the server's process",
             CRASH_LUA,
@@ -1545,4 +1550,149 @@ CRASHES: tuple[Mutant, ...] = tuple(
     )
 )
 
-MUTANTS = _ENGINE + _AGENT + _EXCLUSIVE + SLOTS + FAMILY + QUORUM + LINES + KEEPS + BREAKS + CIRCLES + CRASHES
+#: What is looked for by contract tests of the asyncio API, on a real server: by what they are called there.
+API = ("queue limits", "values", "checks", "notes")
+KERNEL, ONCE, LIFECYCLE, DESCRIBE = "_async/kernel.py", "_async/once.py", "_async/lifecycle.py", "_core/describe.py"
+LOCKS = "_async/lock.py"
+
+_API: tuple[Mutant, ...] = tuple(
+    Mutant(what, file, old, new, kind)
+    for kind, mutants in zip(
+        API,
+        (
+            (
+                ("one more may wait", NOT_YET, "most and place >= most then", "most and place > most then"),
+                (
+                    "dead waiters count",
+                    NOT_YET,
+                    "local left = trim(queue, ARGV[7], place, LOOKS_MAX)",
+                    "local left = place",
+                ),
+                (
+                    "who was turned away stays in the queue",
+                    NOT_YET,
+                    "      redis.call('ZREM', queue, token)\n",
+                    "",
+                ),
+                (
+                    "only the first request has the limit",
+                    WAITING,
+                    "what = self.most_waiting\n",
+                    "what, self.most_waiting = self.most_waiting, None\n",
+                ),
+                (
+                    "readers, writers and permits have no limit",
+                    LOCKS,
+                    "acquisition.most_waiting = self._most_waiting",
+                    "pass",
+                ),
+                (
+                    "a lock has no limit",
+                    EXCLUSIVE,
+                    "asks.most_waiting = self.renews, True, self.most_waiting",
+                    "asks.most_waiting = self.renews, True, None",
+                ),
+                (
+                    "who waits inside of its client is not counted",
+                    EXCLUSIVE,
+                    "self.checks is None and self.most_waiting is None",
+                    "self.checks is None",
+                ),
+                ("who is turned away waits", WAITING, "        if taken.is_full:\n", "        if False:\n"),
+                (
+                    "a full queue is told as a timeout",
+                    KERNEL,
+                    "if limit is not None and (got.is_full or not limit):",
+                    "if False:",
+                ),
+                (
+                    "a timeout is told as a full queue",
+                    KERNEL,
+                    "if limit is not None and (got.is_full or not limit):",
+                    "if limit is not None:",
+                ),
+            ),
+            (
+                ("an old value is never made again", ONCE, "return 0 <= left_ms <= self._stale_ms", "return False"),
+                (
+                    "an old value is given after its time",
+                    ONCE,
+                    "None if ttl_ms is None else ttl_ms + stale_ms",
+                    "None if ttl_ms is None else ttl_ms + 2 * stale_ms",
+                ),
+                (
+                    "who finds an old value waits for the new one",
+                    ONCE,
+                    "            if value is not None:\n                return False, value  # another",
+                    "            if False:\n                return False, value  # another",
+                ),
+                ("a failure is not left", ONCE, "await self._tell(lease.token, error)", "pass"),
+                ("a failure is not shared", ONCE, "await self._fail_with(maker)", "pass"),
+                ("the failure of another maker is shared", ONCE, "if token and by == token:", "if by:"),
+                ("a fingerprint is not compared", ONCE, "if mark and made_for != mark:", "if False:"),
+                (
+                    "what was made for no request is that of any",
+                    ONCE,
+                    "if mark and made_for != mark:",
+                    "if mark and made_for and made_for != mark:",
+                ),
+            ),
+            (
+                ("a check does not ask", AGENT, "held = await record.renew(ttl_ms)\n", "held = 1\n"),
+                (
+                    "a check counts from its answer",
+                    AGENT,
+                    "elif not record.extended(ttl_ms, asked_at, await Now())",
+                    "elif not record.extended(ttl_ms, await Now(), await Now())",
+                ),
+                (
+                    "a check believes an answer that comes too late",
+                    AGENT,
+                    "elif not record.extended(ttl_ms, asked_at, await Now())",
+                    "elif not record.extended(ttl_ms, asked_at, asked_at)",
+                ),
+                (
+                    "a check makes longer what is not renewed",
+                    AGENT,
+                    "if record.renews else None) or 1",
+                    "if record.renews else None) or record.ttl_ms",
+                ),
+                (
+                    "what others hold is held here",
+                    LIFECYCLE,
+                    "in snapshot(self.owners.items()) if owner == me]",
+                    "in snapshot(self.owners.items())]",
+                ),
+                ("what is lost is held", LIFECYCLE, "if lease is not None and lease.held}", "if lease is not None}"),
+            ),
+            (
+                ("all notes stand in one place", "_api/client_info.py", ":note:{token}", ":note"),
+                ("a note outlives its release", HOLD, "await Spawn(keep(0))", "pass"),
+                ("a note is not renewed", HOLD, "await Spawn(keep(self.most_ms))", "pass"),
+                ("a check cuts a note", HOLD, "await Spawn(keep(self.most_ms))", "await Spawn(keep(ttl_ms))"),
+                (
+                    "the usual renewal is sent where there is a note",
+                    EXCLUSIVE,
+                    "self.short_s or self._asks or",
+                    "self.short_s or",
+                ),
+                ("the usual release is sent where there is a note", KERNEL, "usual and not self._noted", "usual"),
+                ("a note is handed on", LOCKS, "hands_on and not self._noted and", "hands_on and"),
+                (
+                    "who adopts a lease replaces its note",
+                    "_api/acquirable.py",
+                    "if client_of(record.token) == self._session.driver.client_id:",
+                    "if self._options.note_text:",
+                ),
+                ("a note can write to a terminal", "_api/holder.py", "{self.note!r}", "{self.note}"),
+                ("a note of any length is shown", "_api/holder.py", "[:_NOTE_MAX]", ""),
+                ("a change of sides loses the note", "_api/options.py", "note_text=record.says", ""),
+                ("a wait on a condition loses the note", "_async/condition.py", "{lock._noted}", ""),
+            ),
+        ),
+        strict=True,
+    )
+    for what, file, old, new in mutants
+)
+
+MUTANTS = _ENGINE + _AGENT + _EXCLUSIVE + SLOTS + FAMILY + QUORUM + LINES + KEEPS + BREAKS + CIRCLES + CRASHES + _API
