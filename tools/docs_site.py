@@ -67,6 +67,7 @@ KEYWORDS: dict[str, tuple[str, str]] = {
     "primitives/rwlock.md": ("rwlock", "读写锁"),
     "primitives/optimistic.md": ("watch, cas", "乐观锁"),
     "primitives/once.md": ("idempotent", "幂等"),
+    "frameworks/schedulers.md": ("cron", "定时任务"),
     "questions/README.md": ("cache stampede, debounce, rate limit", "缓存击穿, 防抖, 限流"),
     "ladder.md": ("setnx", "setnx, 误删"),
 }
