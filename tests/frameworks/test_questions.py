@@ -19,7 +19,7 @@ from testbed.servers import free_port, start
 from tests.frameworks.asked import PATIENCE_S, QUESTIONS, Asked, answers
 
 #: What makes a line one of holdfast: the client, or what came from it.
-OURS = re.compile(r"\b(locks|lease|outcome|leading|edit|handle)\b")
+OURS = re.compile(r"\b(locks|lease|outcome|body|leading|handle)\b")
 
 both = pytest.mark.parametrize("locked", [True, False], ids=["locked", "unlocked"])
 Opens = Callable[[str, bool], Asked]
