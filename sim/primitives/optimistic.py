@@ -120,15 +120,16 @@ class Optimistic(Sessions[_Values]):
         self.world.counted["conflict"] += 1
 
     async def guard(self, process: Process, thing: _Values) -> None:
-        """A write under a token, which may have grown old meanwhile."""
+        """A write or a deletion under a token, which may have grown old meanwhile."""
         self.plays("fencing.guarded_set")
         rng = self.world.rng
         fence = next(self.fences)
         if rng.random() < 0.5:
             await Work(rng.random() * self.world.options.work_s)
         value = f"{fence} {process.token()}"
+        ttl_ms = -1 if fence % 4 == 0 else _KEEP_MS
         newer = await optimistic.fenced_set(
-            thing.guarded, thing.seen, fence, value, _KEEP_MS, _KEEP_MS, process.settings.request_timeout_s
+            thing.guarded, thing.seen, fence, value, ttl_ms, _KEEP_MS, process.settings.request_timeout_s
         )
         if newer is None:
             self.world.grants += 1
@@ -184,7 +185,7 @@ class Optimistic(Sessions[_Values]):
             self.world.fail("stale write", f"token {fence} was told {reply!r} after {thing.newest}")
         if reply == 0:
             thing.newest = max(thing.newest, fence)
-            thing.value = bytes(call.args[1])  # type: ignore[arg-type]
+            thing.value = None if call.args[2] == -1 else bytes(call.args[1])  # type: ignore[arg-type]
         if found != thing.value:
             self.world.fail("stale write", f"token {fence} was told {reply!r}, and left {found!r}")
 

@@ -1175,6 +1175,7 @@ FAMILY: tuple[Mutant, ...] = (
                 "local _ = 0",
             ),
             ("a writer's token has no ttl", FENCED_SET, "ARGV[1], 'PX', ARGV[4])", "ARGV[1])"),
+            ("a deletion under a token stays", FENCED_SET, "redis.call('DEL', KEYS[1])", "local _ = 0"),
             ("a compare-and-set does not compare", SET_IF, "redis.call('GET', KEYS[1]) ~= ARGV[1]", "false"),
             ("a native compare-and-set does not compare", OPTIMISTIC, '"IFEQ", expected, *options', "*options"),
             ("a set of a missing key does not check", OPTIMISTIC, 'new, "NX", *options', "new, *options"),
