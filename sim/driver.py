@@ -18,7 +18,7 @@ from typing import Any
 
 from holdfast._core.agent.agent import Agent
 from holdfast._core.agent.runner import SUSPENDED, Task
-from holdfast._core.effects import Call, Command, Now, Protocol, Random, Reply, Sleep, Spawn, Unlisten
+from holdfast._core.effects import Call, Command, Listen, Now, Protocol, Random, Reply, Sleep, Spawn, Unlisten
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import sharded_inbox
 from holdfast._core.record import LeaseRecord, LeaseState
@@ -347,7 +347,7 @@ class Process(Agent):
                 self.world.redirected_at = self.world.now
             self.master = self.world.master_number()
 
-    def subscribe(self, place: Any, patience_s: float, answer: Callable[[RequestFailed | None], None]) -> None:
+    def subscribe(self, place: Any, effect: Listen, answer: Callable[[RequestFailed | None], None]) -> None:
         def opened(_: Any, error: RequestFailed | None) -> None:
             inbox = self.subscriptions.get(place)
             if error is None and (inbox is None or not inbox.up):
@@ -356,7 +356,7 @@ class Process(Agent):
 
         asked = _Asked(self, place if isinstance(place, int) else place[0], None, opened)
         self.world.subscribe(self, place, asked.comes)
-        self.later(patience_s, asked.silent)
+        self.later(effect.request_timeout_s, asked.silent)
 
     # -- messages ---------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """A proxy that keeps subscriptions to itself, as those of services do: its server counts no subscribers.
 
 What is subscribed to is confirmed, and no message ever comes: the server is asked for a channel of another name.
-Everything else passes as it is.
+A script without a key is refused, since proxies find a server by it. Everything else passes as it is.
 """
 
 from __future__ import annotations
@@ -21,6 +21,12 @@ __all__ = ["HidesSubscribers"]
 #: What the inboxes of clients begin with; and what stands for it behind the proxy.
 _CHANNEL, _HIDDEN = b"holdfast:inbox:", b"hidden::inbox:#"
 _SUBSCRIBES = re.compile(rb"(SUBSCRIBE\r\n\$\d+\r\n)" + _CHANNEL)
+#: A script that is given no key: then it is asked for with a number of keys that is refused.
+_KEYLESS = re.compile(rb"(EVALSHA\r\n\$40\r\n\w{40}\r\n\$1\r\n)0")
+
+
+def _hidden(data: bytes) -> bytes:
+    return _KEYLESS.sub(rb"\1-", _SUBSCRIBES.sub(rb"\1" + _HIDDEN, data))
 
 
 class HidesSubscribers:
@@ -39,8 +45,8 @@ class HidesSubscribers:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(self._target)
                 self._socks += [client, server]
-                hide, show = partial(_SUBSCRIBES.sub, rb"\1" + _HIDDEN), partial(re.sub, _HIDDEN, _CHANNEL)
-                threading.Thread(target=self._pass, args=(client, server, hide), daemon=True).start()
+                show = partial(re.sub, _HIDDEN, _CHANNEL)
+                threading.Thread(target=self._pass, args=(client, server, _hidden), daemon=True).start()
                 threading.Thread(target=self._pass, args=(server, client, show), daemon=True).start()
 
     def _pass(self, source: socket.socket, target: socket.socket, change: Callable[[bytes], bytes]) -> None:

@@ -200,7 +200,7 @@ def _counts(world: World) -> Drawn:
 
 def _hears(world: World) -> Drawn:
     """A client that listens, or one that does not."""
-    return world.keys(), (world.token().partition(":")[0], world.inboxes)
+    return [world.base()], (world.token().partition(":")[0], world.inboxes)
 
 
 def _there(world: World) -> Drawn:

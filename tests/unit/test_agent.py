@@ -83,7 +83,7 @@ class Made(Agent):
     def unsubscribe(self, place: Any) -> None:
         self.unsubscribed.append(place)
 
-    def subscribe(self, place: Any, patience_s: float, answer: Callable[[RequestFailed | None], None]) -> None:
+    def subscribe(self, place: Any, effect: Listen, answer: Callable[[RequestFailed | None], None]) -> None:
         self.subscribing.append(answer)
 
     def has_told(self, hold: LeaseRecord) -> bool:

@@ -198,8 +198,9 @@ class Client(Agent):
             return server, sharded_inbox(self._inboxes, key, self.client_id)
         return server
 
-    def subscribe(self, place: Any, patience_s: float, answer: Callable[[RequestFailed | None], None]) -> None:
+    def subscribe(self, place: Any, effect: Listen, answer: Callable[[RequestFailed | None], None]) -> None:
         server, channel = place if type(place) is tuple else (place, None)
+        patience_s = effect.request_timeout_s
         server.on_message, server.is_awaited = partial(self._heard, server), self.inboxes.is_awaited
         server.on_deaf = partial(self._deaf, server)
 
@@ -215,7 +216,7 @@ class Client(Agent):
 
         def otherwise(_reply: Any, failure: RequestFailed | None) -> None:
             if failure is None and server not in self._tells:
-                self._check(server, channel, patience_s, answer)
+                self._check(server, effect, answer)
                 return
             if failure is not None and failure.lacks_command:
                 self._tells[server] = False
@@ -227,13 +228,17 @@ class Client(Agent):
         command = "SUBSCRIBE" if channel is None else "SSUBSCRIBE"
         server.subscribe(command, channel or self.channel, patience_s, answered)
 
-    def _check(self, server: Server, channel: str | None, patience_s: float, answer: Callable[..., None]) -> None:
+    def _check(self, server: Server, effect: Listen, answer: Callable[..., None]) -> None:
         """Have a script tell us something: some servers let none do that, and some do not know who subscribes."""
-        keys, args, breaks = (channel,) if channel else (), (self.client_id, self._inboxes), self._breaks
+        key, patience_s, breaks = effect.key, effect.request_timeout_s, self._breaks
+        keys = (sharded_inbox(self._inboxes, key, self.client_id) if self._is_sharded else key,)
+        args = (self.client_id, self._inboxes)
         call = Call("hears", keys, args, patience_s)
 
         def answered(reply: Any, failure: RequestFailed | None) -> None:
             if failure is not None:
+                if failure.kind == "MOVED":
+                    self.topology.redirect(server, failure)  # type: ignore[attr-defined]
                 failure.request = call
                 failure.way_out, failure.request = failure.denied(), None
             elif reply == _TOLD or breaks == self._breaks:

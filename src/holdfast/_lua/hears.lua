@@ -1,5 +1,5 @@
 -- See whether a script can tell a client something: to be sent where it listens.
--- KEYS    a key here; of a sharded channel one with its hash tag
+-- KEYS    1 what it listens for; of a client of a Cluster with the hash tag of the channel
 -- ARGV    1 the client's id  2 prefix of inboxes
 -- Returns 2 it was told, by a message that says nothing; 1 it cannot be told, though it is known to listen; 0 neither
 -- #include inboxes

@@ -133,7 +133,7 @@ class Agent(Runner):
         """Where to listen for what is said of the key, or at that member of a quorum."""
 
     @abstractmethod
-    def subscribe(self, place: Hashable, patience_s: float, answer: Callable[[RequestFailed | None], None]) -> None:
+    def subscribe(self, place: Hashable, effect: Listen, answer: Callable[[RequestFailed | None], None]) -> None:
         """Open the inbox there; `answer` is called once, as that of `request`."""
 
     def unsubscribe(self, place: Hashable) -> None:

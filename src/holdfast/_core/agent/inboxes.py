@@ -29,7 +29,8 @@ _LASTED_S = 1.0
 class Inboxes:
     """The inboxes of one client, by the places that it listens at: servers, or in a Cluster, channels of servers.
 
-    `subscribe(place, patience_s, answer)` opens one, and calls `answer` once: with None, or with the `RequestFailed`.
+    `subscribe(place, effect, answer)` opens one for who asked first, and calls `answer` once: with None, or with the
+    `RequestFailed`.
     `unsubscribe(place)` closes it. `held()`: the keys of which holders have to hear.
     """
 
@@ -40,7 +41,7 @@ class Inboxes:
         later: Callable[..., Any],
         resume: Callable[..., None],
         place_of: Callable[[str, int | None], Hashable],
-        subscribe: Callable[[Hashable, float, Callable[[RequestFailed | None], None]], None],
+        subscribe: Callable[[Hashable, Listen, Callable[[RequestFailed | None], None]], None],
         opened: Callable[[], None],
         unsubscribe: Callable[[Hashable], None],
         held: Callable[[], Iterable[str]],
@@ -111,9 +112,9 @@ class Inboxes:
         if len(waiting) == 1:
             pause_s = self._pauses.get(place)
             if pause_s:
-                self._later(pause_s, self._begin, place, effect.request_timeout_s)
+                self._later(pause_s, self._begin, place, effect)
             else:
-                self._begin(place, effect.request_timeout_s)
+                self._begin(place, effect)
         return False
 
     def unlisten(self, _task: Task, effect: Unlisten) -> None:
@@ -157,9 +158,9 @@ class Inboxes:
 
     # -- open and closed --------------------------------------------------------------------------
 
-    def _begin(self, place: Hashable, patience_s: float) -> None:
+    def _begin(self, place: Hashable, effect: Listen) -> None:
         # In the time of who asked first. Who came later tries again, and is not held up by an attempt that hangs.
-        self._subscribe(place, patience_s, lambda failure: self._opened(place, failure))
+        self._subscribe(place, effect, lambda failure: self._opened(place, failure))
 
     def _opened(self, place: Hashable, failure: RequestFailed | None) -> None:
         waiting = self._opening.pop(place, ())
