@@ -17,6 +17,7 @@ import redis
 
 import holdfast
 from holdfast import embedded
+from testbed import servers
 from testbed.hiding import HidesSubscribers
 from testbed.profiles import PRIMITIVES, PROFILES, TTL_S, Outcome, Profile, outcome, running
 from testbed.servers import Kind
@@ -117,6 +118,25 @@ def test_those_that_are_told_and_those_that_ask_share_a_queue(
     order, took_s = in_turn(api, [told[0], asking[0], told[1], asking[1], asking[2], told[2]], unique_name)
     assert order == [1, 2, 3, 4, 5]
     assert took_s < 2
+
+
+def test_a_client_is_told_once_its_server_can(api: Api, unique_name: str) -> None:
+    """What it found out about its server holds until the connection ends: another one may be there then."""
+    with servers.start(config={"rename-command": 'PUBLISH ""'}) as before:
+        locks, other = api.connect(before.url, ttl=60), api.connect(before.url, ttl=60)
+        lease = locks.lock(unique_name).acquire()
+        waiting = api.start(other.lock(unique_name).acquire, timeout=PATIENCE_S)
+        with redis.Redis.from_url(before.url) as look:
+            eventually(lambda: look.zcard(f"holdfast:{{{unique_name}}}:gone"))  # by its mark
+        lease.release()
+        waiting.result(PATIENCE_S).release()
+    with servers.start(port=before.port) as now, redis.Redis.from_url(now.url) as look:
+        lease = locks.lock(unique_name).acquire(timeout=PATIENCE_S)
+        waiting = api.start(other.lock(unique_name).acquire, timeout=2 * PATIENCE_S)
+        eventually(lambda: other.lock(unique_name).waiters() == 1)
+        assert not look.exists(f"holdfast:{{{unique_name}}}:gone")
+        lease.release()
+        waiting.result(PATIENCE_S).release()
 
 
 def test_what_a_client_keeps_is_not_kept_where_it_would_not_hear(api: Api, untold: str, unique_name: str) -> None:

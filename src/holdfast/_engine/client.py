@@ -92,8 +92,7 @@ class Client(Agent):
         self._perform[Tell] = self._tell
         self._route = getattr(topology, "route", None)
         self._is_sharded = is_sharded(client_id)
-        #: Whether scripts can tell us something, by server, where that is known; and how often an inbox has ended.
-        self._tells: dict[Server, bool] = {}
+        #: How often an inbox has ended.
         self._breaks = 0
         self.missing_inbox = self._missing
         if self._route is not None:
@@ -215,11 +214,11 @@ class Client(Agent):
             otherwise(None, failure)
 
         def otherwise(_reply: Any, failure: RequestFailed | None) -> None:
-            if failure is None and server not in self._tells:
+            if failure is None and server.tells is None:
                 self._check(server, effect, answer)
                 return
             if failure is not None and failure.lacks_command:
-                self._tells[server] = False
+                server.tells = False
                 failure = _broken(server)
             elif failure is not None:
                 self.topology.troubled(server, failure)
@@ -241,24 +240,24 @@ class Client(Agent):
                     self.topology.redirect(server, failure)  # type: ignore[attr-defined]
                 failure.request = call
                 failure.way_out, failure.request = failure.denied(), None
-            elif reply == _TOLD or breaks == self._breaks:
-                self._tells[server] = reply == _TOLD
             if reply == _COUNTED:
                 server.reconnect()  # without a subscription that scripts would count
+            if failure is None and (reply == _TOLD or breaks == self._breaks):
+                server.tells = reply == _TOLD
             answer(failure if failure is not None or reply == _TOLD else _broken(server))
 
         server.send(pack_script(SCRIPTS["hears"], keys, args), patience_s, FITS["hears"], SCRIPTS["hears"], answered)
 
     def _listen(self, task: Task, effect: Listen) -> Any:
         """As an agent; True where no message can come."""
-        if self._tells.get(self.topology.node_for(effect.key, effect.node), True):
+        if self.topology.node_for(effect.key, effect.node).tells is not False:
             return super()._listen(task, effect)
         self._raise_if_closed(task)
         return True
 
     def _missing(self, key: str) -> Hashable | None:
         """The same of an inbox for holders: None where it would be of no use."""
-        return self.inboxes.missing(key) if self._tells.get(self.topology.node_for(key, None), True) else None
+        return None if self.topology.node_for(key, None).tells is False else self.inboxes.missing(key)
 
     def unsubscribe(self, place: Any) -> None:
         if type(place) is tuple:

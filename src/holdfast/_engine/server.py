@@ -38,6 +38,8 @@ class Server(Place):
         self._inbox: Link | None = None
         #: Whether it has sharded channels, and this user may listen to them, as far as is known.
         self.shards = True
+        #: Whether scripts there can tell us something, as far as is known: until its connection ends.
+        self.tells: bool | None = None
         self.is_awaited: Callable[[], bool] = lambda: False
         #: Those of sessions, and what blocks may take.
         self._sessions: dict[str, Link] = {}
@@ -215,7 +217,7 @@ class Server(Place):
         if self._inbox is link:
             self._inbox = None
         if self.link is link:
-            self.link = None
+            self.link = self.tells = None
             if self._inbox is not None:
                 self._inbox.is_torn = link.is_torn
                 self._inbox.retire()  # another server may be in charge
