@@ -146,6 +146,7 @@ def unique_name(request: pytest.FixtureRequest) -> str:
 
 # ---------------------------------------------------------------- clients
 
+_LAB = Path(__file__).resolve().parents[1] / "lab"
 #: Files of the contract that also run on trio, at length.
 _ON_TRIO = {f"test_{name}.py" for name in ("lock", "semaphore", "rwlock", "condition", "multilock", "gates")}
 #: Profiles on which the contract runs with both APIs: waiters ask there. On the others, with threads alone.
@@ -160,8 +161,27 @@ _ON_MORE = {
 }
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    items[:] = _wanted(items)
+    yield
+    items[:] = _spread(items)
+
+
+def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Have the lab's tests come between all others: most take long, wait, and start many processes.
+
+    At the end of the run, where they would come by themselves, they would compete with each other, and end alone.
+    """
+    long = [item for item in items if _LAB in item.path.parents]
+    others = [item for item in items if _LAB not in item.path.parents]
+    found: list[pytest.Item] = []
+    for at, item in enumerate(long):
+        found += [item, *others[at * len(others) // len(long) : (at + 1) * len(others) // len(long)]]
+    return found or others
+
+
+def _wanted(items: list[pytest.Item]) -> list[pytest.Item]:
     """Leave the classes of asyncio on trio to some files, and servers that are fetched to the contract of asyncio."""
     kept = []
     for item in items:
@@ -180,7 +200,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if on_more and item.originalname not in _ON_MORE:
                 item.add_marker(pytest.mark.thorough)
         kept.append(item)
-    items[:] = kept
+    return kept
 
 
 @pytest.fixture(params=[*sorted(APIS), *(pytest.param(each, marks=pytest.mark.thorough) for each in MORE_APIS)])
