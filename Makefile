@@ -54,10 +54,12 @@ test: $(READY) $(if $(PYTEST_ARGS),,prepared) ## the tests, in a few minutes (PY
 
 # These compute more than they wait, and five for a core overload it: what has a time of its own fails then.
 test-thorough: WORKERS = $(or $(JOBS),$(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 4 ? 3 * n : 12))))
-test-thorough: $(READY) ## what `make test` leaves out: long forms, and what repeats others (CI runs it, too)
+test-thorough: $(READY) ## what `make test` leaves out: long forms, and what repeats others
 	$(PYTEST) -m thorough $(PYTEST_ARGS)
 
-test-all: $(READY) ## both
+# Together they take less time: one waits while the other one computes.
+test-all: WORKERS = $(or $(JOBS),$(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 3 ? 4 * n : 12))))
+test-all: $(READY) $(if $(PYTEST_ARGS),,prepared) ## both (CI runs this)
 	@$(PYTEST) $(PYTEST_ARGS) || { status=$$?; \
 	    echo 'again, only what has failed, one at a time: make test-all JOBS=0 PYTEST_ARGS=--last-failed' >&2; exit $$status; }
 
