@@ -7,7 +7,7 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 VENV ?= .venv
 PYTEST_ARGS ?=
 # Tests mostly wait: for a ttl, a process, a server that is gone. Five workers for a core let them wait side by side.
-WORKERS = $(or $(JOBS),$(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 3 ? 5 * n : 12))))
+WORKERS = $(or $(JOBS),$(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 3 ? $(if $(ALL),4,5) * n : 12))))
 # Hundreds of processes import the package: without its bytecode files each would compile it anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -19,7 +19,7 @@ FRAMEWORKS := .venv-frameworks
 SOURCES := $(wildcard src lab sim tests testbed bench rig examples tools verify) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers prepared test test-thorough test-all check generate format demo bench calls sim model mutants matrix docs frameworks release-check lock clean torture verify
+.PHONY: help setup servers prepared test test-thorough check generate format demo bench calls sim model mutants matrix docs frameworks release-check lock clean torture verify
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,19 +49,14 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 prepared: $(READY)
 	@$(BIN)/python -m pytest --collect-only -q > /dev/null || true
 
-test: $(READY) $(if $(PYTEST_ARGS),,prepared) ## the tests, in a few minutes (PYTEST_ARGS="-k name", JOBS=6)
-	$(PYTEST) -m "not thorough" $(PYTEST_ARGS)
+# With ALL=1, what computes and what waits takes less time together than one after the other.
+test: $(READY) $(if $(PYTEST_ARGS),,prepared) ## the tests, in a few minutes (ALL=1: also the thorough ones; PYTEST_ARGS="-k name", JOBS=6)
+	$(PYTEST) $(if $(ALL),,-m "not thorough") $(PYTEST_ARGS)
 
 # These compute more than they wait, and five for a core overload it: what has a time of its own fails then.
 test-thorough: WORKERS = $(or $(JOBS),$(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 4 ? 3 * n : 12))))
 test-thorough: $(READY) ## what `make test` leaves out: long forms, and what repeats others
 	$(PYTEST) -m thorough $(PYTEST_ARGS)
-
-# Together they take less time: one waits while the other one computes.
-test-all: WORKERS = $(or $(JOBS),$(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 3 ? 4 * n : 12))))
-test-all: $(READY) $(if $(PYTEST_ARGS),,prepared) ## both (CI runs this)
-	@$(PYTEST) $(PYTEST_ARGS) || { status=$$?; \
-	    echo 'again, only what has failed, one at a time: make test-all JOBS=0 PYTEST_ARGS=--last-failed' >&2; exit $$status; }
 
 check: $(READY) ## style, types, imports between the modules, lengths, words, subjects of commits
 	$(BIN)/ruff check .

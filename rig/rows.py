@@ -402,7 +402,7 @@ def page() -> str:
         "Every way in which a lock on a server is known to fail, what users of holdfast see of it, and the tests that",
         "inject the fault and check the result. The faults are real, on real servers: processes are killed and",
         "stopped, a proxy on loopback drops, delays and resets, clocks are shifted under the process. All tests are",
-        "part of `make test-all`, nearly all of `make test`; `-k test_46` runs those of row 46. `make torture` mixes",
+        "part of `make test ALL=1`, nearly all of `make test`; `-k test_46` runs those of row 46. `make torture` mixes",
         "the faults at random: see [torture](torture.md).",
         "",
         "The server is Valkey 9.1 unless others are named. *The limit*: what no client can make safe, and what can.",
