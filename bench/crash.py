@@ -3,9 +3,9 @@
     python -m bench.crash [--kills N] [--apis threads asyncio command] [--topologies single sentinel cluster]
     python -m bench.crash --cost
 
-Prints the median, the 99th percentile and the longest wait, in s, from `kill -9` of a process that holds a lock with a ttl of 30 s
-until a waiter in another process has it; then what a client with such leases sends in a second, and what that costs its
-server, beside the same leases without `crash_release`. All processes read the same clock.
+Prints the median, the 99th percentile and the longest wait, in s, from `kill -9` of a process that holds a lock with a
+ttl of 30 s until a waiter in another process has it; then what a client with such leases sends in a second, and what
+that costs its server, beside the same leases without `crash_release`. All processes read the same clock.
 """
 
 from __future__ import annotations
