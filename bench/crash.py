@@ -142,7 +142,7 @@ def kills(url: str, api: str, number: int) -> list[float]:
     return sorted(took_s)
 
 
-def cost(leases: int, seconds: float, **options: float) -> dict[str, float]:
+def cost(leases: int, seconds: float, **options: Any) -> dict[str, float]:
     """What a client with that many leases does in a second, as its server counts it."""
     with embedded.server(port=0, password="") as server, redis.Redis.from_url(server.url) as raw:
         with holdfast.connect(server.url) as client:
