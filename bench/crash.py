@@ -142,11 +142,11 @@ def kills(url: str, api: str, number: int) -> list[float]:
     return sorted(took_s)
 
 
-def cost(leases: int, seconds: float, **options: Any) -> dict[str, float]:
+def cost(leases: int, seconds: float, crash_release: float | None) -> dict[str, float]:
     """What a client with that many leases does in a second, as its server counts it."""
     with embedded.server(port=0, password="") as server, redis.Redis.from_url(server.url) as raw:
         with holdfast.connect(server.url) as client:
-            held = [client.lock(f"cost-{at}", ttl=TTL_S, **options).acquire() for at in range(leases)]
+            held = [client.lock(f"cost-{at}", ttl=TTL_S, crash_release=crash_release).acquire() for at in range(leases)]
             time.sleep(2)
             before, began_at = _counted(raw), time.monotonic()
             time.sleep(seconds)
@@ -182,10 +182,10 @@ def main(words: Sequence[str] | None = None) -> int:
                 said = f"p50 {statistics.median(took_s):.2f} s, p99 {p99_s:.2f} s, longest {took_s[-1]:.2f} s"
                 print(f"{topology}, {api}: {said}, of {len(took_s)}", flush=True)
     for leases in options.leases:
-        for more in ({"crash_release": CRASH_RELEASE_S}, {}):
-            found = cost(leases, options.seconds, **more)
+        for crash_release in (CRASH_RELEASE_S, None):
+            found = cost(leases, options.seconds, crash_release)
             said = ", ".join(f"{value:.1f} {what}" for what, value in found.items())
-            print(f"{leases} leases, {more or 'without'}: {said}, each second", flush=True)
+            print(f"{leases} leases, crash_release={crash_release}: {said}, each second", flush=True)
     return 0
 
 

@@ -188,7 +188,7 @@ class Nemesis:
             worker.resume()
 
     def _cut_off_stopped(self) -> None:
-        """Close its connections while it is stopped: with `crash_release` others get in before it wakes up."""
+        """Close its connections while it is stopped: with `crash_release`, others get in before it wakes up."""
         worker = self._random.choice([each for each in self._run.workers if not each.is_command])
         worker.pause()
         try:

@@ -1,12 +1,12 @@
 """Random lives of one lock with `crash_release`: its client and the scripts as they ship, on the model of a server.
 
-A client acquires, waits, renews and releases; its requests are executed late, or not answered, its inbox closes and
-opens, a successor takes over from the server, and its clock is ahead of the client's as far as that is allowed for.
+A client acquires, waits, renews and releases; its requests are carried out late, or not answered, its inbox closes and
+opens, another server becomes the master, and the server's clock is as much faster than the client's as is allowed for.
 Others look at any moment, most often when they were told to. What must hold is what `models/crash.pml` demands:
 
 - the client does not trust its lease while another one holds the lock;
-- others get in before the ttl is over only where its inbox has closed since it was seen by a grant or a renewal, in
-  this run of the server, and is not there.
+- others get in before the ttl is over only where its inbox has closed since a grant or a renewal saw it, in this run of
+  the server, and is not there.
 """
 
 from __future__ import annotations
