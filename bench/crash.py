@@ -143,7 +143,7 @@ def kills(url: str, api: str, number: int) -> list[float]:
 
 
 def cost(leases: int, seconds: float, crash_release: float | None) -> dict[str, float]:
-    """What a client with that many leases does in a second, as its server counts it."""
+    """Measure what a client with that many leases does in a second, as its server counts it."""
     with embedded.server(port=0, password="") as server, redis.Redis.from_url(server.url) as raw:
         with holdfast.connect(server.url) as client:
             held = [client.lock(f"cost-{at}", ttl=TTL_S, crash_release=crash_release).acquire() for at in range(leases)]

@@ -1594,7 +1594,7 @@ _API: tuple[Mutant, ...] = tuple(
                     "asks.most_waiting = self.renews, True, None",
                 ),
                 (
-                    "who waits inside of its client is not counted",
+                    "a waiter inside of its client is not counted",
                     EXCLUSIVE,
                     "self.checks is None and self.most_waiting is None",
                     "self.checks is None",

@@ -16,16 +16,16 @@ from tools.rooms import LAB, TOP, lines_by_room
 
 PACKAGE = Path(holdfast.__file__).parent
 MOST_LINES = {
-    "_core": 9_430,
-    "_async": 4_070,
-    "_engine": 3_800,
+    "_core": 9_640,
+    "_async": 4_130,
+    "_engine": 3_810,
     "_front": 1_630,
     "_runtime": 740,
     "_reports": 650,
-    "cli": 3_780,
-    "_lua": 2_620,
-    "_api": 2_330,
-    TOP: 2_000,
+    "cli": 3_800,
+    "_lua": 2_720,
+    "_api": 2_430,
+    TOP: 2_020,
     "compat": 1_080,
     "web": 680,
 }
@@ -39,7 +39,8 @@ FILE_MOST_LINES = 600
 FILES = {
     "_async/client.py": (700, "a method for each thing that a client makes"),
     "_core/redlock.py": (660, "votes, rounds and what is owed after them read the same state"),
-    "_core/waiting.py": (655, "one loop, and the requests that it is made of"),
+    "_core/waiting.py": (675, "one loop, and the requests that it is made of"),
+    "errors.py": (605, "every error, and what its reader can do"),
     "_engine/link.py": (780, "writing, reading and the end of a connection share what is under way on it"),
     "holdfast_lab/stage.py": (620, "a client and the stage name each other"),
     "holdfast_lab/verdicts.py": (610, "one verdict after the other, each from the same events"),
