@@ -121,7 +121,7 @@ def test_those_that_are_told_and_those_that_ask_share_a_queue(
 
 
 def test_a_client_is_told_once_its_server_can(api: Api, unique_name: str) -> None:
-    """What it found out about its server holds until the connection ends: another one may be there then."""
+    """Ask again what a server can do when its connection has ended: another one may be there then."""
     with servers.start(config={"rename-command": 'PUBLISH ""'}) as before:
         locks, other = api.connect(before.url, ttl=60), api.connect(before.url, ttl=60)
         lease = locks.lock(unique_name).acquire()
