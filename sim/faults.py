@@ -84,6 +84,18 @@ class Nemesis:
         process.pause()
         self.world.after(seconds, process.unpause)
 
+    def _frozen(self) -> None:
+        """A process is paused, and its connections end: it does not notice."""
+        process = self._someone()
+        if process is None or process.paused:
+            return
+        seconds = self.world.rng.random() * 2.0
+        self._note(f"{process.name} is paused for {seconds:.3f} s, and disconnected")
+        process.pause()
+        for inbox in list(process.subscriptions.values()):
+            self.world.network.broke(inbox)
+        self.world.after(seconds, process.unpause)
+
     def _crash(self) -> None:
         process = self._someone()
         if process is None:

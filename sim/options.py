@@ -276,8 +276,8 @@ class Options:
             draw = random.Random(f"crashes {mode} {seed}").choice
             options = replace(options, crash_part=draw((0.5, 0.9, 1.0)), ttl_s=draw(((2.0, 6.0), (5.0, 50.0))))
             options = replace(options, locks=1, think_s=draw((0.05, 0.5, 3.0)), work_s=draw((0.2, 2.0, 8.0)))
-            for kind, rate in (("crash", 0.05), ("pause", 0.1), ("inbox broken", 0.2), ("cut", 0.05)):
-                rates[kind] = rates.get(kind, 0.0) + rate * draw((0.0, 1.0, 2.0))
+            for kind, rate in (("crash", 0.05), ("frozen", 0.2), ("inbox broken", 1.0), ("cut", 0.05)):
+                rates[kind] = rates.get(kind, 0.0) + rate * draw((0.2, 1.0, 4.0))
         if mode.endswith("breaks"):
             draw = random.Random(f"breaks {mode} {seed}").choice
             options = replace(

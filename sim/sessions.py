@@ -17,7 +17,7 @@ from holdfast._core.effects import Call, Now, Protocol, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import LeaseRecord
-from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for
+from holdfast._core.waiting import UNHEARD, Acquisition, Busy, Grant, request_timeout_for
 from sim.check import Belief, Ledger
 from sim.driver import Cancelled, Process, Work
 from sim.network import Node
@@ -308,7 +308,7 @@ class Sessions(Primitive, Generic[T]):
         """Check that a request leaves no less on the server than its client trusts, or its extension asked for."""
         token = str(call.args[0]).encode() if call.args else b""
         belief = thing.ledger.look_at(token)
-        if belief is None or call.script not in _EXTENDING or value != 1:
+        if belief is None or call.script not in _EXTENDING or value not in (1, UNHEARD):
             return
         ttl_ms, number, kind = (int(call.args[at]) for at in _EXTENDING[call.script])
         if kind >= 0 and number >= thing.extensions.get(token, 0):

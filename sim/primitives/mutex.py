@@ -380,8 +380,10 @@ class Locks(Sessions[Lock]):
                 self.in_order(node, lock, None)
         else:
             until = server.expires.get(lock.key, 0)
-            if before is not None and before[0] != token and not mine:
-                world.fail("stolen", f"{script} of {asker.decode()} replaced {before[0].decode()}")
+            if before is not None and before[0] != token:
+                world.counted["replaced"] += before[0] != asker and b"!" in before[0]
+                if not mine:
+                    world.fail("stolen", f"{script} of {asker.decode()} replaced {before[0].decode()}")
             if before is None or before[0] != token:
                 if token != asker and not server.listens(lock.keys, token):
                     world.fail("handed to the dead", f"{token.decode()} got the lock, and its process is not there")
@@ -426,7 +428,6 @@ class Locks(Sessions[Lock]):
         if b"!" not in token:
             return False
         belief = lock.ledger.beliefs.get(token)
-        self.world.counted["replaced"] += 1
         return belief is None or not belief.lives()
 
     def is_fenced(self, call: Call, asker: bytes, token: bytes) -> bool:
