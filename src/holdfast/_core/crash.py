@@ -19,7 +19,7 @@ from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import RENEWAL, Order
 from holdfast._core.replies import Refusal
 from holdfast._core.tokens import crash_ms_of
-from holdfast._core.waiting import UNHEARD, request_timeout_for
+from holdfast._core.waiting import UNHEARD, UNKNOWN, request_timeout_for
 from holdfast.errors import ConfigurationError
 
 __all__ = ["CrashAcquisition"]
@@ -58,7 +58,7 @@ class CrashAcquisition(LockAcquisition):
         return await super().renew(ttl_ms, order)
 
     def refused(self, refusal: Refusal) -> Exception:
-        if refusal.code != UNHEARD:
+        if refusal.code != UNKNOWN:
             return super().refused(refusal)
         allowed = "0, or None: this server does not tell scripts which clients are there, and in which run of it"
         return ConfigurationError("crash_release", self.crash_ms / 1000, allowed)

@@ -55,7 +55,7 @@ LOCK = Kind(
     {
         "acquire": granting((1, I, I)),
         "acquire_each": EACH,
-        "crash_acquire": granting((1, I, I), (-2,)),
+        "crash_acquire": granting((1, I, I), (-2,), (-3,)),
         "release": RELEASED,
         "release_each": EACH,
         "renew": LASTING,

@@ -51,6 +51,7 @@ from holdfast.errors import LeaseLost
 
 __all__ = [
     "UNHEARD",
+    "UNKNOWN",
     "Acquisition",
     "Args",
     "Busy",
@@ -71,10 +72,8 @@ _LEAST_TIMEOUT_S = 0.25
 _LEAST_LEFT = 0.5
 #: and as many times as long as the last request took: its renewal has to be repeated in that, if need be.
 _LEAST_TURNS = 12
-#: What requests answer for which their client would have to listen, where it does not.
-UNHEARD = -2
-#: How often an inbox that the server does not see is opened again.
-_DEAF_MAX = 3
+#: What requests answer for which their client has to listen, where it does not, and where that cannot be known.
+UNHEARD, UNKNOWN = -2, -3
 
 #: Arguments of a script.
 Args: TypeAlias = "tuple[str | int, ...]"
@@ -426,8 +425,8 @@ class _Waiting:
         self.queued_at: float | None = None
         #: The token is known to the inbox, and the inbox is believed to be open.
         self.registered = self.listening = False
-        #: How often the answer was that the inbox is not open.
-        self.deaf = 0
+        #: The last answer was that the inbox is not open.
+        self.deaf = False
         #: Who held it when last seen; since when answers come too late.
         self.holder: str | None = None
         self.late_at: float | None = None
@@ -446,7 +445,7 @@ class _Waiting:
             listen.deaf_at = self.asked_at if self.deaf else None
             untold = await listen
             if untold and acquisition.crash_ms:
-                raise acquisition.refused(Refusal(UNHEARD, 0))
+                raise acquisition.refused(Refusal(UNKNOWN, 0))
             acquisition.inboxes = f"?{acquisition.keys.inboxes}" if untold else acquisition.keys.inboxes
             self.now = await Now()
         if acquisition.look_every_s is not None:
@@ -465,6 +464,10 @@ class _Waiting:
             answer, reply = reply, reply[0]
             if reply[0] == 1:
                 judge(sync, acquisition.name, answer, self.asked_at)
+        self.deaf = acquisition.crash_ms > 0 and reply[0] == UNHEARD
+        if self.deaf:
+            said = "it does not see the client's inbox"
+            raise RequestFailed("broken", said, "", maybe_executed=False, transient=True)
         acquisition.heard(reply)
         if reply[0] == -1 and acquisition.places():
             # An earlier request was granted, and its lease broken before the answer came.
@@ -489,8 +492,6 @@ class _Waiting:
         """Interpret an answer: granted, or time is up; None: ask again. May raise what it refuses with."""
         self.now = await Now()
         self.retry.passed()
-        if reply[0] != UNHEARD:
-            self.deaf = 0
         if reply[0] == 1:
             acquisition = self.acquisition
             grant = granted(reply, self.asked_at, self.now, acquisition.crash_ms or acquisition.ttl_ms)
@@ -503,10 +504,6 @@ class _Waiting:
         if reply[0] < 0:
             if reply[0] < -1:
                 self.doubtful = False  # refused before anything was written
-                if self.acquisition.crash_ms and reply[0] == UNHEARD and self.deaf < _DEAF_MAX:
-                    self.deaf += 1
-                    self.listening = False
-                    return None
             raise self.acquisition.refused(refusal_of(reply))
         self.doubtful = False
         return await self._taken(taken_of(reply))

@@ -2,15 +2,17 @@
 -- KEYS    1 lock  2 fence  3 queue  4 gone  5 crash
 -- ARGV    those of acquire
 -- Returns what acquire does
---         {-2}   nothing was done: the client is not known to listen here, or nothing tells this run of the server
+--         {-2}   nothing was done: the client does not listen here
+--         {-3}   the same: it is not known whether it does, or which run of the server this is
 -- #include inboxes
 -- #include crash
 local function acquire()
 -- #include acquire
 end
 
-if not (listens(ARGV[1], ARGV[7]) and run_id()) then
-  return {-2}
+local there = listens(ARGV[1], ARGV[7])
+if not (there and run_id()) then
+  return {there == false and -2 or -3}
 end
 local reply = acquire()
 if reply[1] == 1 then
