@@ -117,7 +117,7 @@ class OneServer(Exclusive):
     ) -> Grant | Busy:
         keys, settings, scripts = self.keys, self.settings, self.scripts
         try:
-            kind = CrashAcquisition if crash_ms_of(token) else LockAcquisition
+            kind = CrashAcquisition if "!" in token else LockAcquisition
             asks = kind(keys, token, ttl_ms, settings, self.sync, turn)
             asks.renews, asks.unused, asks.most_waiting = self.renews, True, self.most_waiting
             asks.check = self.witness if self.checks is None else self.checks()
@@ -154,7 +154,7 @@ class OneServer(Exclusive):
 
     def make_record(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
         keys = self.keys
-        if crash_ms_of(token):
+        if "!" in token and crash_ms_of(token):
             return _CrashRecord(self, token, grant, ttl_ms)
         if grant.more is not plain.PLAIN:
             kept = grant.kept

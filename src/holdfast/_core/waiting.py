@@ -326,8 +326,7 @@ def _look_again_s(taken: Taken, settings: Settings, chance: float) -> float:
     wait_s = settings.recheck_max_s
     if taken.remaining_ms >= 0:
         wait_s = min(wait_s, taken.remaining_ms / 1000 + settings.recheck_late_s * (0.5 + chance))
-    crash_ms = crash_ms_of(taken.holder)
-    if crash_ms:
+    if "!" in taken.holder and (crash_ms := crash_ms_of(taken.holder)):
         wait_s = min(wait_s, crash_ms / 3000 * (taken.place + 1))  # who looks sees whether its client has gone
     # The waiter that the lock is handed to may hang: those behind it find that out when they look. All together
     # look no more often than a few times in a claim window, however many there are.
