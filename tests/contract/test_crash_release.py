@@ -191,6 +191,26 @@ def test_it_is_not_handed_to_another_process(locks: Any, unique_name: str) -> No
     lease.release()
 
 
+def test_a_user_who_cannot_learn_the_run_of_the_server_is_refused(
+    api: Api, server: Any, raw: Any, unique_name: str
+) -> None:
+    raw.execute_command("ACL", "SETUSER", unique_name, "on", ">secret", "~*", "&*", "+@all", "-info")
+    try:
+        locks = api.connect(server.url.replace("redis://", f"redis://{unique_name}:secret@"))
+        with pytest.raises(ConfigurationError, match="in which run of it"):
+            locks.lock(unique_name, crash_release=1).acquire(timeout=20)
+        assert not raw.exists(key(unique_name))
+        locks.lock(unique_name).acquire().release()
+        # As a waiter it cannot tell, either.
+        token = crashed(raw, unique_name)
+        with pytest.raises(AcquireTimeout):
+            locks.lock(unique_name).acquire(timeout=0.7)
+        assert raw.get(key(unique_name)) == token
+        locks.close()
+    finally:
+        raw.execute_command("ACL", "DELUSER", unique_name)
+
+
 def test_a_server_that_hangs_makes_it_suspect_and_no_more(
     api: Api, private_server: Any, server_kind: Any, unique_name: str
 ) -> None:

@@ -71,6 +71,16 @@ def test_only_the_holder_that_was_shown_is_broken_and_ends_first() -> None:
     assert counted["broken: forced"]
 
 
+def test_others_get_in_soon_after_a_crash_and_never_early() -> None:
+    """No two trust that they hold a lock whose holder may be replaced as soon as its connections have ended."""
+    replaced = 0
+    for seed in range(8):
+        result = run.run_seed(seed, "crashes", names=["mutex"])
+        assert result.violation is None, run.report(seed, "crashes", names=["mutex"])
+        replaced += result.counted["replaced"]
+    assert replaced > 10
+
+
 @pytest.mark.parametrize("mode", [mode.name for mode in MODES.values() if mode.demanded is not None])
 def test_what_nobody_can_promise_breaks_and_holds_with_its_protection(mode: str) -> None:
     """A checker that never fires proves nothing; nor does one that fails whatever is done."""
