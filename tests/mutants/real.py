@@ -40,6 +40,7 @@ _KEPT = "--faults none --kinds lock --processes 2 --loops 3 --locks 40 --timeout
 _KEPT_HALF = """--settings|[{"cache_for": 0.5, "renew": false}]|--ttl 1"""
 _KEPT_BRIEF = """--settings|[{"cache_for": 1, "renew": false}]|--ttl 6"""
 _KEPT_LONG = """--long 0 --processes 3 --loops 1 --locks 2 --settings|[{"cache_for": 10}]|--ttl 20"""
+_CRASH = """--settings|[{"crash_release": 0.4}]|--ttl 3 --timeout 8 --long 0.5 --progress 20"""
 #: What `python -m rig torture` is told; options of several words stand between bars. With long ttls, what is not freed
 #: shows; with short ones and long stays, what is renewed, or counted wrong.
 SCENARIOS: dict[str, str] = {
@@ -71,6 +72,7 @@ SCENARIOS: dict[str, str] = {
     "kept": f"{_KEPT} {_KEPT_LONG} --seconds 18 --progress 3",
     "kept, ending": f"{_KEPT} {_KEPT_HALF} --long 0.1 --seconds 18 --progress 4",
     "kept, cut": f"{_KEPT} {_KEPT_BRIEF} --long 0.05 --seconds 22 --progress 8",
+    "cut off": f"{_LOCK} {_CRASH} --faults|cut off a stopped worker|--pause 0.1 --seconds 16",
     "quorum": f"{_LOCK} --topology quorum --ttl 4 --progress 6",
     "quorum, emptied": f"{_LOCK} --topology quorum --faults|restart a member empty|--seconds 15 --pause 0.2 --ttl 4 "
     "--long 0.5",
@@ -214,6 +216,7 @@ CHOSEN: dict[str, tuple[str | Mutant, ...]] = {
     "kept, ending": ("a kept lease has a deadline of its own",),
     "kept, cut": ("a lease that was cut is trusted as before",),
     "emptied": ("fencing tokens count from one",),
+    "cut off": ("no proof is needed",),
     "quorum": (
         Mutant(
             "a quorum is less than a majority", REDLOCK, "self.need = self.size // 2 + 1", "self.need = self.size // 2"
@@ -252,6 +255,8 @@ UNSEEN: dict[str, str] = {
     "an extended lease is kept": "a late extension has to arrive while the lease is held again",
     "a repeat of what cut a lease cuts the next one": "a late repeat has to arrive while the lease is held again",
     "an early word is forgotten": "it has to come before the answer that grants, and is said again at the next look",
+    "others get in at the first look": "who was cut off has to have looked at its lease less than crash_release before",
+    "a renewal leaves the mark": "the connection has to end twice within one lease, and others to look each time",
     "a handed-on lease has a deadline of its own": "a lease is handed on for 2 ms, or for 100 ms where no one waits, "
     "and then renewed",
     "a tenure does not end": "the rule of order counts the turns of others, not how long they take",
