@@ -1570,7 +1570,7 @@ _API: tuple[Mutant, ...] = tuple(
                     "local left = place",
                 ),
                 (
-                    "who was turned away stays in the queue",
+                    "one that was turned away stays in the queue",
                     NOT_YET,
                     "      redis.call('ZREM', queue, token)\n",
                     "",
@@ -1599,7 +1599,7 @@ _API: tuple[Mutant, ...] = tuple(
                     "self.checks is None and self.most_waiting is None",
                     "self.checks is None",
                 ),
-                ("who is turned away waits", WAITING, "        if taken.is_full:\n", "        if False:\n"),
+                ("one that is turned away waits", WAITING, "        if taken.is_full:\n", "        if False:\n"),
                 (
                     "a full queue is told as a timeout",
                     KERNEL,
@@ -1622,7 +1622,7 @@ _API: tuple[Mutant, ...] = tuple(
                     "None if ttl_ms is None else ttl_ms + 2 * stale_ms",
                 ),
                 (
-                    "who finds an old value waits for the new one",
+                    "one that finds an old value waits for the new one",
                     ONCE,
                     "            if value is not None:\n                return False, value  # another",
                     "            if False:\n                return False, value  # another",
@@ -1647,15 +1647,9 @@ _API: tuple[Mutant, ...] = tuple(
                     "elif not record.extended(ttl_ms, await Now(), await Now())",
                 ),
                 (
-                    "a check believes an answer that comes too late",
-                    AGENT,
-                    "elif not record.extended(ttl_ms, asked_at, await Now())",
-                    "elif not record.extended(ttl_ms, asked_at, asked_at)",
-                ),
-                (
                     "a check makes longer what is not renewed",
                     AGENT,
-                    "if record.renews else None) or 1",
+                    "if record.renews else None) or part_ms or 1",
                     "if record.renews else None) or record.ttl_ms",
                 ),
                 (
@@ -1680,7 +1674,7 @@ _API: tuple[Mutant, ...] = tuple(
                 ("the usual release is sent where there is a note", KERNEL, "usual and not self._noted", "usual"),
                 ("a note is handed on", LOCKS, "hands_on and not self._noted and", "hands_on and"),
                 (
-                    "who adopts a lease replaces its note",
+                    "a client that adopts a lease replaces its note",
                     "_api/acquirable.py",
                     "if client_of(record.token) == self._session.driver.client_id:",
                     "if self._options.note_text:",

@@ -351,8 +351,9 @@ class Agent(Runner):
         asked_at = await Now()
         if record.check_expired(asked_at):
             return False
-        # One that is not renewed is asked for a ms: no renewal shortens.
-        ttl_ms = (record.renewal_ttl_ms(asked_at) if record.renews else None) or 1
+        # One that is not renewed is asked for a part of what is left: no renewal shortens, and the answer has time.
+        part_ms = int((record.deadline - asked_at) * 1000) // 3
+        ttl_ms = (record.renewal_ttl_ms(asked_at) if record.renews else None) or part_ms or 1
         held = await record.renew(ttl_ms)
         if not held:
             record.lose("taken")
