@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ import pytest
 
 from holdfast import embedded, errors
 from holdfast._engine.pack import pack_command
+from holdfast.cli import exits
 from testbed import debian, servers
 from testbed.waiting import eventually
 from tests.support.apis import Api
@@ -122,6 +125,15 @@ def twemproxy(server: embedded.Server, tmp_path: Path) -> Iterator[str]:
             yield f"redis://127.0.0.1:{port}"
         finally:
             process.terminate()
+
+
+def test_doctor_says_that_nothing_waits_behind_twemproxy(twemproxy: str) -> None:
+    command = [sys.executable, "-m", "holdfast", "doctor", "--url", twemproxy]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (told.returncode, told.stderr) == (exits.UNUSABLE, "")
+    assert "cannot be used for locks" in told.stdout
+    assert re.search(r"NO proxy +this closes the connection at SUBSCRIBE", told.stdout)
+    assert told.stdout.count("\n") <= 5, "nothing about rights, or what INFO would say"
 
 
 def test_what_works_behind_twemproxy(api: Api, twemproxy: str, unique_name: str) -> None:

@@ -135,10 +135,17 @@ def _check_role(facts: Facts) -> Iterator[Judged]:
         yield "fatal", what, "keep locks on a server with active-replica no and multi-master no"
 
 
+def _check_proxy(facts: Facts) -> Iterator[Judged]:
+    if facts.hangs_up:
+        what = "this closes the connection at SUBSCRIBE, as twemproxy does: nothing can wait for a lock here"
+        yield "fatal", what, "name the server behind it"
+
+
 def _check_version(facts: Facts) -> Iterator[Judged]:
     found = facts.product
     if found is None:
-        yield "note", "not known: INFO is not allowed to this user", "Redis 6.2 or Valkey 7.2 at least"
+        if not facts.hangs_up:
+            yield "note", "not known: INFO is not allowed to this user", "Redis 6.2 or Valkey 7.2 at least"
         return
     product, version = found
     name = "KeyDB" if product == "keydb" else product.capitalize()
@@ -158,6 +165,8 @@ def _check_eviction(facts: Facts) -> Iterator[Judged]:
         which = "keys that have a ttl, as every lock has" if policy.startswith("volatile") else "locks that are held"
         what = f"maxmemory-policy is {policy}: under memory pressure the server deletes {which}"
         yield "danger", what, ("" if fixed else "set maxmemory-policy noeviction, or ") + "keep locks on another server"
+    elif facts.hangs_up:
+        return
     elif limit is None or policy is None:
         what = "eviction, persistence or replicas are not known: INFO does not tell this user"
         yield "note", what, "give doctor a user with +info +config|get, or check them yourself"
@@ -285,6 +294,7 @@ def _check_limits(facts: Facts) -> Iterator[Judged]:
 #: In no order: findings are shown by weight.
 CHECKS: dict[str, Callable[[Facts], Iterator[Judged]]] = {
     "role": _check_role,
+    "proxy": _check_proxy,
     "version": _check_version,
     "memory": _check_eviction,
     "replicas": _check_replicas,

@@ -22,8 +22,6 @@ __all__ = ["Facts", "Survey", "survey"]
 
 #: How long a server has for each answer, s.
 _PATIENCE_S = 5.0
-#: Of all connections: they send no HELLO, which some servers lack.
-_PLAIN: dict[str, Any] = {"socket_timeout": _PATIENCE_S, "socket_connect_timeout": _PATIENCE_S, "protocol": 2}
 
 _KINDS = {"redis+sentinel": "sentinel", "redis+cluster": "cluster", "redlock": "quorum"}
 #: What CONFIG GET is asked for.
@@ -51,6 +49,8 @@ class Facts:
     refusals: list[str] = field(default_factory=list)
     #: Whether a script can tell a client something, and sees that it subscribes.
     tells: bool | None = None
+    #: Whether it ends the connection at SUBSCRIBE.
+    hangs_up: bool = False
 
     @property
     def is_sentinel(self) -> bool:
@@ -121,8 +121,7 @@ def survey(url: str | None, namespace: str | None) -> Survey:
         found.servers.append(_ask(url, namespace))
     else:
         {"sentinel": _sentinel, "cluster": _cluster, "quorum": _quorum}[kind](found, url, namespace)
-    writable = [facts for facts in found.servers if facts.info.get("role") != "slave" and not facts.is_sentinel]
-    if writable:
+    if any(each.info.get("role") != "slave" and not (each.is_sentinel or each.hangs_up) for each in found.servers):
         _try_a_lock(found, url, namespace)
     return found
 
@@ -163,7 +162,7 @@ def _sentinel(found: Survey, url: str, namespace: str | None) -> None:
     master: tuple[str, int] | None = None
     for address in hosts.split(","):
         host, _, port = address.rpartition(":") if ":" in address else (address, "", "26379")
-        kwargs: dict[str, Any] = {"ssl": scheme == "rediss", **_PLAIN, **theirs}
+        kwargs: dict[str, Any] = {"ssl": scheme == "rediss", **_plain(), **theirs}
         try:
             with redis.Redis(host=host, port=int(port), **kwargs) as client:
                 told = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
@@ -196,7 +195,7 @@ def _cluster(found: Survey, url: str, namespace: str | None) -> None:
     for address in hosts.split(","):
         seed = f"{scheme}://{credentials}{at}{address}/0?{parts.query}"
         try:
-            with redis.Redis.from_url(seed, **_PLAIN) as client:
+            with redis.Redis.from_url(seed, **_plain()) as client:
                 if not masters:
                     own = address.rpartition(":")[0] or address
                     masters = set(_masters(client.execute_command("CLUSTER SLOTS"), own))
@@ -229,6 +228,15 @@ def _state(told: Any) -> str:
     return _text(told).partition("cluster_state:")[2].split("\r\n")[0]
 
 
+def _plain() -> dict[str, Any]:
+    """Return the options of all connections: they send no HELLO and no CLIENT, at which some proxies hang up."""
+    import redis
+
+    named = ("driver_info",) if hasattr(redis, "driver_info") else ("lib_name", "lib_version")  # by version
+    waits = {"socket_timeout": _PATIENCE_S, "socket_connect_timeout": _PATIENCE_S}
+    return {"protocol": 2, **waits, **dict.fromkeys(named)}
+
+
 def _ask_all(found: Survey, urls: list[str], namespace: str | None) -> None:
     from holdfast import errors
 
@@ -245,7 +253,7 @@ def _ask(url: str, namespace: str | None, kind: str = "single") -> Facts:
     import redis
 
     # Small waits, no repeats: a server in trouble is what we want to see.
-    with redis.Redis.from_url(url, **_PLAIN) as client:
+    with redis.Redis.from_url(url, **_plain()) as client:
         facts = Facts(_shown(url), namespace, kind=kind)
         _let_in(client, facts.server)
         facts.info = _told(lambda: client.info("everything")) or _told(client.info, facts.refusals) or {}
@@ -253,7 +261,12 @@ def _ask(url: str, namespace: str | None, kind: str = "single") -> Facts:
             got = _told(lambda name=name: client.config_get(name), facts.refusals) or {}  # type: ignore[misc]
             facts.config.update({_text(key): _text(value) for key, value in got.items()})
         _measure(client, facts)
-        facts.tells = _told(lambda: _tells(client, f"{namespace or 'holdfast'}:inbox:doctor"))
+        try:
+            facts.tells = _tells(client, f"{namespace or 'holdfast'}:inbox:doctor")
+        except redis.exceptions.ConnectionError:
+            facts.hangs_up = bool(_told(client.ping))  # else it has gone meanwhile
+        except redis.exceptions.RedisError:
+            pass
     return facts
 
 
@@ -261,7 +274,7 @@ def _tells(client: Any, channel: str) -> bool:
     with client.pubsub() as inbox:
         inbox.subscribe(channel)
         inbox.get_message(timeout=_PATIENCE_S)  # once it is subscribed
-        told, there = client.eval(_TELL, 0, channel)
+        told, there = client.eval(_TELL, 1, channel, channel)
         return bool(told and there)
 
 
