@@ -49,6 +49,10 @@ class World:
         mark = "" if owners else self.rng.choice(("", "", "+"))
         return f"{self.rng.choice(CLIENTS)}:{owner}:{self.rng.randrange(1, 4)}{mark}"
 
+    def crashing(self) -> str:
+        """One of a lease with `crash_release`, or not."""
+        return self.token("1") + self.rng.choice(("", "!1000", "!1000"))
+
     def reader(self) -> str:
         return self.token("1", "r.1", "r.1", "r.1", "w.1", "u1.1", "u1.1")
 
@@ -99,6 +103,20 @@ def _acquire(world: World) -> Drawn:
     if world.rng.random() < 0.3:
         args += (world.token(), *(world.block() or ("", "")))
     return world.keys(), args
+
+
+def _crash_acquire(world: World) -> Drawn:
+    keys = world.keys()
+    return [*keys, f"{keys[1]}:crash"], (world.crashing(), *_asking(world)[1:])
+
+
+def _crash_renew(world: World) -> Drawn:
+    """A renewal, or the request that only lengthens."""
+    token, base = world.crashing(), world.base()
+    if world.rng.random() < 0.2:
+        return [base], (token, world.ttl(), 0, -1, world.inboxes)
+    keys = [base, f"{base}:order:{token}", f"{base}:fence:crash"]
+    return keys, (token, world.ttl(), *world.order(), world.inboxes)
 
 
 def _release(world: World) -> Drawn:
@@ -372,6 +390,8 @@ GENERATORS: dict[str, Callable[[World], Drawn]] = {
     "acquire_each": _acquire_each,
     "barrier_move": _barrier_move,
     "barrier_wait": _barrier_wait,
+    "crash_acquire": _crash_acquire,
+    "crash_renew": _crash_renew,
     "cond_leave": _cond_leave,
     "cond_notify": _cond_notify,
     "cond_wait": _cond_wait,

@@ -34,6 +34,7 @@ PRIMITIVES = {
         *("acquire", "release", "acquire_each", "release_each", "renew"),
         *("counts", "hears", "inspect", "overview", "quorum_acquire", "raise_fence", "tell", "there"),
     ),
+    "crash": ("crash_acquire", "crash_renew", "acquire", "release", "overview"),
     "several": ("acquire", "release", "multi_acquire", "multi_release", "multi_renew"),
     "shared": (
         "rw_acquire",
@@ -109,6 +110,7 @@ class Pair:
         seconds, microseconds = self.real.time()
         self.now_us = int(seconds) * 1_000_000 + int(microseconds)
         self.model = Server(self.tick)
+        self.model.replid = self.real.info("replication")["master_replid"].encode()
         self.model.numsub = lambda channel: int(channel.decode() in self.subscribed())
         self.model.publish = self.heard
         self.messages: list[tuple[bytes, bytes]] = []
