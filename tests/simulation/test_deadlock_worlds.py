@@ -9,9 +9,10 @@ import pytest
 from sim import run
 from sim.deadlocks import _Moment, stuck
 
-#: Of those in a row that take little time, those with most to judge; and all others, in parts played side by side.
+#: Of those in a row that take little time, those with most to judge; and others, in parts played side by side. No
+#: mutant needs a seed above 5 (docs/evidence/mutants.md): `python -m sim run --mode deadlocks` plays more.
 SOME = range(8, 11)
-MORE = [range(8), range(11, 21), range(21, 30), range(30, 40)]
+MORE = [range(8), range(11, 21)]
 
 
 @pytest.mark.parametrize("mode", ["calm-deadlocks", "deadlocks"])
