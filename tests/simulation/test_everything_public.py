@@ -56,7 +56,15 @@ NOT_PLAYED: dict[str, str] = {
                 for fact in ("name", "fencing_token", "held", "token")
             ),
             *(f"Holder.{fact}" for fact in ("client_since", "fencing_token", "host", "ours", "pid", "program")),
-            *("Holder.kept", "Holder.note", "Holder.remaining_s", "Holder.since", "Holder.token", "Holder.who"),
+            *(
+                "Holder.gone",
+                "Holder.kept",
+                "Holder.note",
+                "Holder.remaining_s",
+                "Holder.since",
+                "Holder.token",
+                "Holder.who",
+            ),
             *(f"Asked.{fact}" for fact in ("deaf", "found", "holders", "kind", "name")),
             *(f"Broken.{fact}" for fact in ("forced", "found", "holders", "kind", "name")),
             *(f"LeaseInfo.{fact}" for fact in ("asked_at", "captured", "fencing_token", "kind", "name", "task")),

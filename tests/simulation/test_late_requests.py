@@ -168,9 +168,9 @@ async def granted(asking: Protocol[Grant | Busy]) -> Grant:
 # ---------------------------------------------------------------- the stories
 
 
-async def lock(story: Story, waits: bool = False, keep: bool = True) -> LeaseRecord:
+async def lock(story: Story, waits: bool = False, keep: bool = True, ending: str = "") -> LeaseRecord:
     """The lock: acquired, at once or after waiting."""
-    token = story.world.token()
+    token = story.world.token() + ending
     if waits:
         busy_then_free(story, "acquire", KEYS.all, f"{OTHER_ID}:1:98")
     exclusive = OneServer(KEYS, story.world.settings)
@@ -197,6 +197,12 @@ async def a_lock(story: Story) -> None:
 
 async def a_lock_that_was_waited_for(story: Story) -> None:
     hold = await lock(story, waits=True)
+    await story.life(hold)
+    await story.let_go(hold)
+
+
+async def a_lock_with_crash_release(story: Story) -> None:
+    hold = await lock(story, ending="!10000")
     await story.life(hold)
     await story.let_go(hold)
 
@@ -461,6 +467,7 @@ STORIES: dict[str, tuple[Callable[[Story], Protocol[None]], int]] = {
     for story in (
         a_lock,
         a_lock_that_was_waited_for,
+        a_lock_with_crash_release,
         a_wait_that_was_broken_off,
         a_lock_without_scripts,
         a_reader,

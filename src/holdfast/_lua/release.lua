@@ -1,5 +1,5 @@
 -- Release a lock and hand it to the head of its queue; also leaves the queue, and gives back what may be held.
--- KEYS    1 lock  2 fence  3 queue  4 gone
+-- KEYS    1 lock  2 fence  3 queue  4 gone; behind them crash, where there is such a note
 -- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
 --         5 tombstone_ms: > 0 leaves the queue too, and refuses this token for that long (a delayed acquire may follow)
 --         6 the last fencing token of the block that came with it, or none; "": it is not known, and only the first of
@@ -15,6 +15,10 @@ local mine = holder == token
 if mine and ARGV[6] then
 -- #include count
   unblock(KEYS[2], ARGV[6], ARGV[7], ARGV[2])
+end
+
+if mine and KEYS[5] then
+  redis.call('DEL', KEYS[5])
 end
 
 -- No waiters: first, since it is the most frequent case and should cost least.
