@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import signal
+import time
 from typing import Any
 
 import pytest
 
 import holdfast
-from testbed.topologies import WithSentinel, plain
+from testbed.topologies import Cluster, WithSentinel, plain
 from testbed.waiting import eventually
 from tests.support.apis import Api
 from tests.support.worker import workers
-from tests.topologies.test_failover import FAILOVER_S, key
+from tests.topologies.test_failover import FAILOVER_S, key, move_slot
 
 #: Long enough that no test sees its end.
 TTL_S = 600
@@ -66,6 +67,26 @@ def test_after_a_failover_the_ttl_decides_until_it_is_renewed(api: Api, unique_n
                 lease = locks.lock(unique_name).acquire(timeout=60)
                 assert lease.fencing_token > held["fence"]
                 lease.release()
+
+
+@pytest.mark.parametrize("api", ["threads", "asyncio"], indirect=True)
+def test_a_slot_that_moves_costs_no_lease(api: Api, unique_name: str) -> None:
+    """Also while some of its keys are at either node, and no request for several of them is answered."""
+    with Cluster(replicas=False) as own:
+        locks, others = api.connect(own.url), api.connect(own.url)
+        lease = locks.lock(unique_name, ttl=TTL_S, crash_release=1).acquire()
+        waiting = api.start(others.lock(unique_name).acquire)
+        eventually(lambda: others.lock(unique_name).waiters() == 1)
+        source = own.owner_of(key(unique_name))
+        target = (source + 1) % 3
+        move_slot(own, key(unique_name), source, target, lambda: time.sleep(2))
+        run = own.clients[target].info("replication")["master_replid"]
+        noted = f"alive {run} {lease.token}"
+        eventually(lambda: own.clients[target].get(f"{key(unique_name)}:fence:crash") == noted, "it was renewed there")
+        eventually(lambda: lease.held, "and is trusted again")
+        assert own.clients[target].get(key(unique_name)) == lease.token and not waiting.done()
+        lease.release()
+        waiting.result(60).release()
 
 
 @pytest.mark.parametrize("api", ["threads", "asyncio"], indirect=True)
