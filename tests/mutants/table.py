@@ -787,7 +787,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a release whose first answer got lost is taken for a loss",
         WAITING,
-        "found = found or failure.maybe_executed\n                retry = retry",
+        "found = found or (sure and failure.maybe_executed)\n                retry = retry",
         "retry = retry",
     ),
     Mutant(
@@ -1508,6 +1508,12 @@ CRASHES: tuple[Mutant, ...] = tuple(
             EXCLUSIVE,
             "= deadline(grant.sent_at, self.crash_ms)",
             "= grant.until or deadline(grant.sent_at, self.crash_ms)",
+        ),
+        (
+            "a release without an answer counts though others may have it",
+            WAITING,
+            "found = found or (sure and failure.maybe_executed)",
+            "found = found or failure.maybe_executed",
         ),
         (
             "a pushed grant is taken though a note of its token may be there",

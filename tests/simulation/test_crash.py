@@ -5,6 +5,7 @@ opens, another server becomes the master, and the server's clock is as much fast
 Others look at any moment, most often when they were told to. What must hold is what `models/crash.pml` demands:
 
 - the client does not trust its lease while another one holds the lock;
+- it is not told that it has released what others had before it asked for that;
 - others get in before the ttl is over only where its inbox has closed since a grant or a renewal saw it, in this run of
   the server, and is not there.
 """
@@ -172,8 +173,15 @@ class World:
 
     def release(self) -> None:
         record, self.record = self.record, None
-        if record is not None and record.mark_released():
-            self.start(record.release(), lambda _: None)
+        if record is None or not record.mark_released():
+            return
+        was_held = self.server.command("GET", KEYS.lock) == record.token.encode()
+
+        def ended(held: bool | None) -> None:
+            self.did[f"released: {held}"] += 1
+            assert was_held or not held, self.told("told that it released what others had")
+
+        self.start(record.release(), ended)
 
     # -- what happens -------------------------------------------------------------------------------
 
@@ -223,7 +231,7 @@ class World:
         elif self.record is None or not self.record.alive:
             if not self.asking:
                 self.acquire()
-        elif choice < 0.99:
+        elif choice < 0.985:
             self.renew()
         else:
             self.release()

@@ -299,6 +299,11 @@ class _CrashRecord(_LockRecord):
             self.proved_until = max(self.proved_until, deadline(sent_at, self.crash_ms))
         return super().extended(ttl_ms, sent_at, now, order)
 
+    def _ask_by(self) -> tuple[Callable[..., Protocol[int]], Callable[[], Protocol[bool]]]:
+        extends, releases = super()._ask_by()
+        self._asks = made = extends, lambda: cast("Callable[..., Protocol[bool]]", releases)(self.proved_until)
+        return made
+
     def renewal_ttl_ms(self, now: float) -> int | None:
         """As that of others; but asked for until the end of `max_hold`, since each is a proof."""
         return self.ttl_ms if self.max_until is None else max(1, min(self.ttl_ms, int((self.max_until - now) * 1000)))

@@ -269,9 +269,9 @@ class Acquisition:
         record.places = self.places()
         return record
 
-    def release(self) -> Protocol[bool]:
-        """Release what is held; False when it was not held any more."""
-        return release(self)
+    def release(self, sure_until: float | None = None) -> Protocol[bool]:
+        """Release what is held; False when it was not held any more. `sure_until`: see `release`."""
+        return release(self, sure_until)
 
     async def renew(self, ttl_ms: int, order: Order = RENEWAL) -> int:
         """Extend to `ttl_ms` from now: 0 when not held any more, 1 or for how many ms it is. Raises `RequestFailed`."""
@@ -620,21 +620,23 @@ class _Waiting:
             await Spawn(self.acquisition.give_back())
 
 
-async def release(acquisition: Acquisition) -> bool:
+async def release(acquisition: Acquisition, sure_until: float | None = None) -> bool:
     """Release; False when it was not held any more.
 
     Repeated for a short while when the server is in trouble; then left to the background, and `RequestFailed` raised.
+    `sure_until`: later, others may have it before it is asked for, so that a try without an answer has not released it.
     """
     settings = acquisition.settings
     tombstone_ms = settings.tombstone_ms if acquisition.stray else 0
     found = False  # by an earlier try, perhaps
+    sure = sure_until is None or await Now() < sure_until
     retry: Retry | None = None  # made when it is needed: a client that closes releases thousands
     try:
         while True:
             try:
                 reply: Reply = await acquisition.undo(tombstone_ms, request_timeout_for(acquisition.ttl_ms, settings))
             except RequestFailed as failure:
-                found = found or failure.maybe_executed
+                found = found or (sure and failure.maybe_executed)
                 retry = retry or Retry(settings, settings.short_retry_s)
                 if not await retry.again(failure):
                     raise
