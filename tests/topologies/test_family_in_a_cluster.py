@@ -38,6 +38,19 @@ def test_one_of_several_slots_moves_while_held(cluster: Cluster, api: Api, uniqu
     assert not cluster.clients[target].exists(key(names[0]))
 
 
+def test_one_note_is_seen_at_each_of_several_slots(cluster: Cluster, api: Api, unique_name: str) -> None:
+    names = [f"{unique_name}-{number}" for number in range(4)]
+    assert len({cluster.owner_of(key(name)) for name in names}) > 1
+    lease = api.connect(cluster.url).multilock(*names, ttl=1, note="by Ana").acquire()
+    others = api.connect(cluster.url)
+    for name in names:
+        eventually(lambda name=name: others.lock(name).holder().note == "by Ana")  # type: ignore[misc]
+    since = lease._record.renew_from
+    eventually(lambda: lease._record.renew_from > since + 2)  # more than one ttl later
+    assert {each.holder.note for each in all_of(api, others, f"{unique_name}-*")} == {"by Ana"}
+    lease.release()
+
+
 def test_errors_out_of_several_slots_name_what_was_asked_for(cluster: Cluster, api: Api, unique_name: str) -> None:
     names = [f"{unique_name}-{number}" for number in range(4)]
     locks = api.connect(cluster.url)

@@ -122,6 +122,16 @@ def test_renewals_go_on_without_a_minority(quorum: Quorum, api: Api, unique_name
     lease.release()
 
 
+def test_a_note_is_seen(quorum: Quorum, api: Api, unique_name: str) -> None:
+    lease = api.connect(quorum.url).lock(unique_name, ttl=2, note="by Ana").acquire()
+    lock = api.connect(quorum.url).lock(unique_name)
+    eventually(lambda: lock.holder().note == "by Ana")
+    start = lease._record.renew_from
+    eventually(lambda: lease._record.renew_from > start + 2.5)
+    assert lock.holder().note == "by Ana"
+    lease.release()
+
+
 def test_a_member_that_hangs_is_not_waited_for(quorum: Quorum, api: Api, unique_name: str) -> None:
     lock = api.connect(quorum.url, ttl=60).lock(unique_name, renew=False)
     for _ in range(5):
