@@ -34,6 +34,9 @@ def test_every_command_shows_it(valkey_server: embedded.Server, look: Any, uniqu
         assert facts(url, "status", unique_name)["note"] == NOTE
         assert facts(url, "list", unique_name)["holders"][0]["note"] == NOTE
         assert facts(url, "top", unique_name, "--once")["holder"]["note"] == NOTE
+        with started("watch", unique_name, "--json", url=url) as watching:
+            assert watching.stdout is not None
+            assert json.loads(watching.stdout.readline())["who"]["note"] == NOTE
         refused = holdfast("run", "--no-wait", unique_name, "--", "true", url=url)
         assert refused.returncode == 75 and repr(NOTE).encode() in refused.stderr
         # What another program has written there cannot write to the terminal.

@@ -70,7 +70,6 @@ def _fact(found: Listed) -> dict[str, Any]:
         "holders": [
             {
                 **person(holder),
-                "note": holder.note,
                 "remaining_s": holder.remaining_s,
                 "since": holder.since and holder.since.isoformat(),
                 "gone": holder.gone,

@@ -82,7 +82,8 @@ def named(one: Holder | Waiter) -> str:
 
 
 def person(one: Holder | Waiter) -> dict[str, Any]:
-    return {"token": one.token, "host": one.host, "pid": one.pid, "program": one.program}
+    who = {"token": one.token, "host": one.host, "pid": one.pid, "program": one.program}
+    return {**who, "note": one.note} if hasattr(one, "note") else who
 
 
 def left_of(holder: Holder | None) -> str:

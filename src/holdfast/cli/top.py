@@ -165,7 +165,7 @@ def _fact(top: Top) -> dict[str, Any]:
         "kind": found.kind,
         "name": found.name,
         "held": found.held,
-        "holder": holder and {**person(holder), "note": holder.note},
+        "holder": holder and person(holder),
         "hold_s": top.hold_s,
         "remaining_s": holder and holder.remaining_s,
         "waiters": found.waiters,
