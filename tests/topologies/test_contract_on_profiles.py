@@ -15,8 +15,11 @@ pytestmark = pytest.mark.thorough
 
 _MODULES = (test_condition, test_gates, test_lock, test_multilock, test_once, test_rwlock, test_semaphore)
 _FIXTURES = ("apart", "names", "nowhere", "party")
-#: There is no inbox to be lost.
-_ELSEWHERE = ("test_waiting_survives_the_loss_of_its_inbox", "test_a_wait_survives_the_loss_of_its_inbox")
+#: There is no inbox to be lost; and those that ask leave marks, in a key more.
+_ELSEWHERE = (
+    *("test_waiting_survives_the_loss_of_its_inbox", "test_a_wait_survives_the_loss_of_its_inbox"),
+    "test_every_key_has_a_ttl",
+)
 
 for _module in _MODULES:
     for _name, _found in vars(_module).items():
@@ -26,15 +29,41 @@ for _module in _MODULES:
             globals()[f"{_name}_{_module.__name__.rpartition('_')[2]}"] = _found
 
 
-#: Not where redis-py cannot look, which tests do; for Clusters there is `test_contract_in_a_cluster.py`.
-_ON = [
-    name
-    for name, profile in PROFILES.items()
-    if not (profile.refused or profile.cluster or profile.full or "HELLO" in profile.forbids)
-]
+#: Profiles that change what some primitives do: their modules. On others all are run, but none where one is refused.
+_SOME = {
+    "PUBLISH in the keys' slot": (test_gates, test_lock, test_multilock),
+    "no HELLO, CLIENT, INFO, CONFIG": (test_condition, test_gates, test_lock),
+    "volatile-lru, full": (test_lock, test_semaphore),
+}
+#: They bring a client of redis-py, which sends HELLO, and is of one server; they end connections by CLIENT KILL.
+_BRING = (
+    *("test_a_brought_client", "test_who_waits_goes_on_by_the_count_though_its_place_is_gone"),
+    *("test_what_was_set_before_the_data_were_lost_counts_no_more",),
+    "test_waiting_for_an_event_survives_the_loss_of_the_message",
+)
+_KILL = ("test_data_loss_ends_the_wait", "test_reentrant_locks_are_let_go_wholly", "test_a_dead_party_does_not_count")
+_WITHOUT = {
+    "PUBLISH in the keys' slot": (*_BRING, "test_waits_for_the_holder_of_one"),  # in an order that slots change
+    "no HELLO, CLIENT, INFO, CONFIG": (*_BRING, *_KILL),
+}
 
 
-@pytest.fixture(scope="module", params=_ON, ids=[name.replace(" ", "-")[:12] for name in _ON])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "profile_url" not in metafunc.fixturenames:
+        return
+    test = metafunc.function
+    on = [
+        name
+        for name, profile in PROFILES.items()
+        if not profile.refused and test.__name__ not in _WITHOUT.get(name, ())
+        if test.__module__ in [module.__name__ for module in _SOME.get(name, _MODULES)]
+    ]
+    metafunc.parametrize(
+        "profile_url", on, indirect=True, scope="module", ids=[name[:12].replace(" ", "-") for name in on]
+    )
+
+
+@pytest.fixture(scope="module")
 def profile_url(request: pytest.FixtureRequest) -> Iterator[str]:
     with running(PROFILES[request.param]) as url:
         yield url
@@ -45,17 +74,7 @@ def url(profile_url: str) -> str:
     return profile_url
 
 
-class Unmarked(redis.Redis):
-    """Looks at everything but the marks of those that ask, which go by themselves."""
-
-    def keys(self, pattern: Any = "*", **options: Any) -> Any:
-        return [key for key in super().keys(pattern, **options) if ":there" not in key]
-
-    def scan_iter(self, *args: Any, **options: Any) -> Iterator[Any]:
-        return (key for key in super().scan_iter(*args, **options) if ":there" not in key)
-
-
 @pytest.fixture
 def raw(url: str) -> Iterator[Any]:
-    with Unmarked.from_url(url.replace("redis+cluster", "redis"), decode_responses=True) as client:
+    with redis.Redis.from_url(url.replace("redis+cluster", "redis"), decode_responses=True, protocol=2) as client:
         yield client
