@@ -112,7 +112,7 @@ def test_it_comes_within_the_block_or_not_at_all(
         while not stop.is_set():
             signal.pthread_kill(main, SIGNAL)
 
-    with locks.lock(unique_name + "held") as held, interrupt_on_lost(held):  # the handler is there
+    with locks.lock(unique_name + "held", ttl=60) as held, interrupt_on_lost(held):  # the handler is there
         shooter = threading.Thread(target=shoot)
         shooter.start()
         interrupted = 0
