@@ -6,7 +6,9 @@ import signal
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -197,6 +199,40 @@ def test_its_thread_ends_with_the_last_client_and_begins_with_the_next() -> None
         assert time.monotonic() - began < loop._SLEEP_MAX_S - 1, "it slept first, to the end of its longest sleep"
         assert not thread.is_alive()
         assert not engine._running and engine._bell is None
+
+
+def test_what_was_asked_for_in_its_last_turn_is_written_and_not_kept() -> None:
+    engine = Engine()
+    ours, peer = socket.socketpair()
+    written = threading.Event()
+    asks = SimpleNamespace(ready=lambda mask: engine.flush(SimpleNamespace(flush=written.set)))
+
+    def begin() -> None:
+        engine.register(ours.fileno(), asks)
+        engine.watch(ours.fileno(), READ)
+        peer.send(b"x")
+
+    engine.call(begin)
+    assert written.wait(20)
+    ours.close()
+    peer.close()
+    eventually(lambda: engine.thread is None)
+    assert not engine._flushes
+
+
+def test_a_client_is_not_kept_whose_protocol_runs_after_it_has_left() -> None:
+    class Client:
+        """Whose protocol runs."""
+
+    engine = Engine()
+    client = Client()
+    known = weakref.ref(client)
+    engine.enter(client)
+    engine.leave(client)
+    engine.call(setattr, engine, "client", client)
+    del client
+    eventually(lambda: engine.thread is None and not engine._acts)
+    assert known() is None
 
 
 def test_what_is_submitted_while_it_ends_is_done() -> None:

@@ -254,7 +254,7 @@ class Engine:
                 return False
             self._set_up()
             self._turn(for_s)
-            if not (self._clients or self._acts or self._soon):
+            if not (self._clients or self._acts or self._soon or self._flushes):
                 self._tear_down()
             return True
         finally:
@@ -353,7 +353,7 @@ class Engine:
 
     def _ends(self, me: tuple[int]) -> bool:
         """Without clients: whether there is nothing to do, so that the thread has ended."""
-        if self._acts or self._soon:
+        if self._acts or self._soon or self._flushes:
             return False
         self._tear_down()
         thread, self.thread = self.thread, None
@@ -393,7 +393,7 @@ class Engine:
 
     def _tear_down(self) -> None:
         bell, poller = self._bell, self._poller
-        self._bell = self._poller = None
+        self._bell = self._poller = self.client = None  # whose protocol ran last may have left before
         self._links.clear()
         self._timers.clear()
         self._forgotten = 0
