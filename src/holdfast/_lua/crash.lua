@@ -1,8 +1,7 @@
 -- Part: leases that end soon after their client has gone. Their tokens end with "!" and after how many ms. Beside the
 -- lock stands "alive RUN TOKEN" from when a script of the holder saw its inbox subscribed, and "gone RUN TOKEN MS" from
--- when one of others did not, at that ms. RUN: of the server, as a master. What the holder has sent the former by is what
--- it trusts; only the latter ends its lease. So after a restart, a failover or a move to another node the ttl decides,
--- until it was renewed there. Needs inboxes.
+-- when one of others did not, at that ms. RUN: of the server, as a master. The holder trusts what it has sent the former
+-- by; only the latter ends its lease. Where it was not renewed yet, as after a failover, the ttl decides. Needs inboxes.
 local function run_id()
   local said = redis.pcall('INFO', 'replication')
   return type(said) == 'string' and string.match(said, 'master_replid:(%x+)')

@@ -1,8 +1,7 @@
 -- Extend the lease of a lock that ends soon after its client has gone, and note that its client is there.
 -- KEYS    1 lock  2 the lease's order of extensions  3 crash; with the first alone it only lengthens
 -- ARGV    1 token  2 ttl_ms from now  3, 4 as of renew  5 prefix of inboxes
--- Returns what renew does
---         -2   extended, but the client is not known to listen here, or nothing tells this run of the server
+-- Returns what renew does; -2: extended, but it is not known that the client listens, or which run of the server this is
 -- #include inboxes
 -- #include crash
 local function renew()

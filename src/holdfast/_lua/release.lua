@@ -20,7 +20,6 @@ end
 if mine and KEYS[5] then
   redis.call('DEL', KEYS[5])
 end
-
 -- No waiters: first, since it is the most frequent case and should cost least.
 if mine and tombstone_ms == 0 and redis.call('EXISTS', queue) == 0 then
   redis.call('DEL', lock)
