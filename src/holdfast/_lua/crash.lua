@@ -37,8 +37,7 @@ local function gone_in_ms(key, token, inboxes, left_ms)
   if known ~= token or run ~= run_id() then
     return nil
   end
-  local now = redis.call('TIME')
-  local now_ms = now[1] * 1000 + math.floor(now[2] / 1000)
+  local now_ms = server_ms()
   since = said == 'alive' and now_ms or said == 'gone' and tonumber(since)
   if not since then
     return nil

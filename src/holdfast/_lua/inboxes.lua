@@ -14,10 +14,6 @@ local ASK_FIRST_MS, ASK_LATER_MS, ASK_PART = 10, 100, 16
 -- Where marks are, and tokens that are gone: the fourth key of scripts, or the last of fewer. It has the hash tag.
 local marks = KEYS[4] or KEYS[#KEYS]
 
-local function is_untold(inboxes)
-  return string.sub(inboxes, 1, 1) == '?'
-end
-
 local function client_of(token)
   return string.match(token, '^[^:]*')
 end
@@ -25,7 +21,7 @@ end
 -- The one channel, and the sharded one or nil.
 local function inboxes_of(token, inboxes)
   local client = client_of(token)
-  inboxes = is_untold(inboxes) and string.sub(inboxes, 2) or inboxes
+  inboxes = string.match(inboxes, '^%??(.*)$')
   return inboxes .. client, string.sub(client, 1, 1) == 'c' and inboxes .. string.match(marks, '{[^}]*}') .. client
 end
 
@@ -95,7 +91,7 @@ end
 -- In how many ms the asker, which waits, is to ask again: `ms` where it is told. `place` in the queue; `arrival` there
 -- in µs, 0 where it does not say.
 local function ask_again_ms(token, inboxes, ms, place, arrival)
-  if not is_untold(inboxes) then
+  if string.sub(inboxes, 1, 1) ~= '?' then
     return ms
   end
   leave_tombstones(marks, {client_of(token)}, THERE_MS)

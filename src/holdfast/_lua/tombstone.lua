@@ -14,8 +14,7 @@ local function server_ms()
 end
 
 local function leave_tombstones(gone, tokens, tombstone_ms)
-  local now_ms = server_ms()
-  local count, keep_ms, oldest = redis.call('ZCARD', gone), tonumber(tombstone_ms), {}
+  local now_ms, count, keep_ms, oldest = server_ms(), redis.call('ZCARD', gone), tonumber(tombstone_ms), {}
   local full = count >= TOMBSTONES_MAX
   if count > 0 then
     keep_ms = math.max(redis.call('PTTL', gone), keep_ms)
