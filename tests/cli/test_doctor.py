@@ -67,7 +67,7 @@ def test_a_healthy_server_has_only_what_no_server_is_without() -> None:
 JUDGEMENTS = {
     "a replica": ("role", "fatal", facts({"role": "slave", "master_host": "m", "master_port": 6379})),
     "a Sentinel": ("role", "fatal", facts({"redis_mode": "sentinel"})),
-    "a proxy that knows no SUBSCRIBE": ("proxy", "fatal", facts(hangs_up=True)),
+    "a proxy that knows no SUBSCRIBE": ("role", "fatal", facts(hangs_up=True)),
     "Redis too old": ("version", "fatal", facts({"redis_version": "6.0.16"})),
     "Redis just new enough": ("version", "ok", facts({"redis_version": "6.2.0"})),
     "Valkey": ("version", "ok", facts({"redis_version": "7.2.4", "valkey_version": "9.1.0"})),

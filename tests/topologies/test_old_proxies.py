@@ -132,7 +132,7 @@ def test_doctor_says_that_nothing_waits_behind_twemproxy(twemproxy: str) -> None
     told = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (told.returncode, told.stderr) == (exits.UNUSABLE, "")
     assert "cannot be used for locks" in told.stdout
-    assert re.search(r"NO proxy +this closes the connection at SUBSCRIBE", told.stdout)
+    assert re.search(r"NO role +this closes the connection at SUBSCRIBE", told.stdout)
     assert told.stdout.count("\n") <= 5, "nothing about rights, or what INFO would say"
 
 

@@ -125,7 +125,10 @@ Judged = tuple[str, str, str | None]
 
 
 def _check_role(facts: Facts) -> Iterator[Judged]:
-    if facts.is_sentinel:
+    if facts.hangs_up:
+        what = "this closes the connection at SUBSCRIBE, as twemproxy does: nothing can wait for a lock here"
+        yield "fatal", what, "name the server behind it"
+    elif facts.is_sentinel:
         yield "fatal", "this is a Sentinel, not a server that keeps data", "use redis+sentinel://HOST:PORT/SERVICE"
     elif facts.info.get("role") == "slave":
         master = f"{facts.info.get('master_host')}:{facts.info.get('master_port')}"
@@ -133,12 +136,6 @@ def _check_role(facts: Facts) -> Iterator[Judged]:
     elif facts.info.get("role") == "active-replica" or "yes" in map(facts.setting, ("active-replica", "multi-master")):
         what = "active-active replication: several servers accept writes, and each of them grants the same lock"
         yield "fatal", what, "keep locks on a server with active-replica no and multi-master no"
-
-
-def _check_proxy(facts: Facts) -> Iterator[Judged]:
-    if facts.hangs_up:
-        what = "this closes the connection at SUBSCRIBE, as twemproxy does: nothing can wait for a lock here"
-        yield "fatal", what, "name the server behind it"
 
 
 def _check_version(facts: Facts) -> Iterator[Judged]:
@@ -294,7 +291,6 @@ def _check_limits(facts: Facts) -> Iterator[Judged]:
 #: In no order: findings are shown by weight.
 CHECKS: dict[str, Callable[[Facts], Iterator[Judged]]] = {
     "role": _check_role,
-    "proxy": _check_proxy,
     "version": _check_version,
     "memory": _check_eviction,
     "replicas": _check_replicas,

@@ -233,7 +233,7 @@ def _plain() -> dict[str, Any]:
     import redis
 
     named = ("driver_info",) if hasattr(redis, "driver_info") else ("lib_name", "lib_version")  # by version
-    waits = {"socket_timeout": _PATIENCE_S, "socket_connect_timeout": _PATIENCE_S}
+    waits = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), _PATIENCE_S)
     return {"protocol": 2, **waits, **dict.fromkeys(named)}
 
 
@@ -263,10 +263,8 @@ def _ask(url: str, namespace: str | None, kind: str = "single") -> Facts:
         _measure(client, facts)
         try:
             facts.tells = _tells(client, f"{namespace or 'holdfast'}:inbox:doctor")
-        except redis.exceptions.ConnectionError:
-            facts.hangs_up = bool(_told(client.ping))  # else it has gone meanwhile
-        except redis.exceptions.RedisError:
-            pass
+        except redis.exceptions.RedisError as error:  # if PING is not answered either, it has gone meanwhile
+            facts.hangs_up = isinstance(error, redis.exceptions.ConnectionError) and bool(_told(client.ping))
     return facts
 
 
