@@ -20,6 +20,7 @@ import pytest
 
 import holdfast
 from holdfast import embedded
+from holdfast._core import holder_notices
 from holdfast._engine.link import Link
 from holdfast._engine.loop import Engine
 from tests.process.interruptions import OPERATIONS, Bench, Interrupted, Place, excused, name_for
@@ -340,8 +341,14 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[type, str], N
 
 @pytest.mark.parametrize("method", ["_write_some", "_receive"])
 def test_what_a_handler_raises_is_no_answer_of_a_server(
-    limited: Callable[[type, str], None], valkey_server: embedded.Server, unique_name: str, method: str
+    limited: Callable[[type, str], None],
+    valkey_server: embedded.Server,
+    unique_name: str,
+    method: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # A lease that is held for this long has its client listen, and then the main thread does not read.
+    monkeypatch.setattr(holder_notices, "LOOK_S", 3_600.0)
     with holdfast.connect(valkey_server.url) as locks:
         lock = locks.lock(unique_name)
         lock.acquire().release()
