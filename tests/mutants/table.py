@@ -269,6 +269,18 @@ _ENGINE: tuple[Mutant, ...] = tuple(
             'if self._acts and self._running.setdefault("", me) is me:',
             "if False:",
         ),
+        (
+            "what is to be written when the loop ends is kept",
+            LOOP,
+            "if self._acts or self._soon or self._flushes:\n            return False",
+            "if self._acts or self._soon:\n            return False",
+        ),
+        (
+            "the client whose protocol ran last is kept",
+            LOOP,
+            "self._bell = self._poller = self.client = None",
+            "self._bell = self._poller = None",
+        ),
     )
 )
 
