@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from holdfast._core.deadlocks import circle_of, circles
 from holdfast._core.overview import Entry
 
@@ -22,6 +24,15 @@ def test_a_circle_is_told_to_the_wait_that_is_in_it_though_its_party_stands_else
     for token in (f"{A}:1:2", f"{A}:1:5"):
         assert [step.token for step in circle_of(token, entries, {})] == [token, f"{B}:1:4"]
     assert len(circles(entries, {})) == 1
+
+
+@pytest.mark.parametrize(("before", "behind"), [("", ""), ("n.", ""), ("", "!1000"), ("n.", "!1000")])
+def test_parties_are_told_by_tokens_of_every_form(before: str, behind: str) -> None:
+    """With a note, or with `crash_release`."""
+    has_a, wants_b = f"{A}:{before}1:3{behind}", f"{A}:{before}1:4{behind}"
+    entries = [lock("x", has_a, f"{B}:2:5"), lock("y", f"{B}:2:6", wants_b)]
+    (found,) = circles(entries, {})
+    assert {step.token for step in found} == {wants_b, f"{B}:2:5"}
 
 
 def test_a_wait_that_is_in_no_circle_is_told_of_none() -> None:

@@ -26,7 +26,7 @@ __all__ = ["Party", "Step", "circle_of", "circles", "common", "party_of", "stuck
 #: The client, and which of its threads or tasks.
 Party: TypeAlias = tuple[str, str]
 
-_TOKEN = re.compile(r"([0-9a-f]{24}):(r\.|w\.|m\.|u[0-9]+\.|[0-9]+\.)?(?:n\.)?([^:.]+):[0-9]+(\*?\+)?")
+_TOKEN = re.compile(r"([0-9a-f]{24}):(r\.|w\.|m\.|u[0-9]+\.|[0-9]+\.)?(?:n\.)?([^:.]+):[0-9]+(\*?\+)?(?:![0-9]{1,9})?")
 
 
 class Step(NamedTuple):
