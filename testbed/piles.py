@@ -106,6 +106,8 @@ def _locks() -> Iterator[Pile]:
         yield Pile(f"release, {who} waiters", "release", _KEYS, [_ME, *_RELEASE, 0], _all(_held(), queue))
         yield Pile(f"giving back, {who} waiters", "release", _KEYS, [_ME, *_AGAIN], _all(_held(), queue))
         yield Pile(f"acquire what is free, {who} waiters", "acquire", _KEYS, acquire, queue)
+        crash = [*_KEYS, f"{_LOCK}:fence:crash"]
+        yield Pile(f"acquire with crash_release, {who} waiters", "crash_acquire", crash, acquire, queue)
         yield Pile(f"acquire what is held, {who} waiters", "acquire", _KEYS, acquire, _all(_held(token="x"), queue))
     yield Pile(
         "giving back, tombstones",

@@ -45,7 +45,10 @@ KNOWN = {
 
 #: Scripts that do the same few things whatever there is: no loop but over arguments, no command that goes over many.
 FEW = frozenset(
-    {"counts", "fenced_set", "hears", "inspect", "quorum_acquire", "raise_fence", "renew", "set_if", "tell", "there"}
+    (
+        *("counts", "crash_renew", "fenced_set", "hears", "inspect", "quorum_acquire", "raise_fence", "renew"),
+        *("set_if", "tell", "there"),
+    )
 )
 
 
