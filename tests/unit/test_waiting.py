@@ -31,7 +31,7 @@ from holdfast._core.replicas import Sync
 from holdfast._core.rwlock import RWAcquisition, downgrade
 from holdfast._core.settings import DEFAULT
 from holdfast._core.validity import deadline
-from holdfast._core.waiting import Acquisition, Busy, Grant, wait_for
+from holdfast._core.waiting import Acquisition, Busy, Grant, release, wait_for
 from holdfast.errors import LeaseLost
 from tests.support.steps import drive
 
@@ -392,3 +392,18 @@ def test_a_broken_inbox_is_looked_after_before_asking() -> None:
     assert isinstance(script.run(wait_for(turn, None, listening=True)), Grant)
     kinds = [type(effect) for effect in script.seen if isinstance(effect, (Listen, Call))]
     assert kinds == [Listen, Call, Listen, Call]
+
+
+class Stopped(BaseException):
+    """What comes to a caller."""
+
+
+def test_a_release_that_is_stopped_before_it_has_asked_is_given_back() -> None:
+    """That of a lease that may be another one's meanwhile looks at the time first."""
+    protocol: Any = release(LockAcquisition(KEYS, TOKEN, 30_000), sure_until=1.0)
+    assert type(protocol.send(None)) is Now
+    given_back = protocol.throw(Stopped())
+    assert type(given_back) is Spawn
+    given_back.protocol.close()
+    with pytest.raises(Stopped):
+        protocol.send(None)

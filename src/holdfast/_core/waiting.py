@@ -629,9 +629,9 @@ async def release(acquisition: Acquisition, sure_until: float | None = None) -> 
     settings = acquisition.settings
     tombstone_ms = settings.tombstone_ms if acquisition.stray else 0
     found = False  # by an earlier try, perhaps
-    sure = sure_until is None or await Now() < sure_until
     retry: Retry | None = None  # made when it is needed: a client that closes releases thousands
     try:
+        sure = sure_until is None or await Now() < sure_until
         while True:
             try:
                 reply: Reply = await acquisition.undo(tombstone_ms, request_timeout_for(acquisition.ttl_ms, settings))
