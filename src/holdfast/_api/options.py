@@ -343,14 +343,14 @@ def options_of(
     for name, value in given.items():
         if name == "cache_for":
             if value is not None:
-                raise ConfigurationError("cache_for", value, "left out: only what lock() makes is kept")
+                raise ConfigurationError("cache_for", value, "None: only what lock() makes is cached")
             continue
         if name not in _FIELDS:
             out = f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
             raise TypeError(f"unexpected keyword argument {name!r}{out}; options are {', '.join(_FIELDS)}")
         if value is not None:
             if name == "crash_release" and not of_lock:
-                raise ConfigurationError(name, value, "left out: only what lock() makes is released so")
+                raise ConfigurationError(name, value, "None: only what lock() makes has it")
             field, check = _FIELDS[name]
             changed[field] = check(value)
     return defaults._replace(**changed)
