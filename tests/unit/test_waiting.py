@@ -399,7 +399,7 @@ class Stopped(BaseException):
 
 
 def test_a_release_that_is_stopped_before_it_has_asked_is_given_back() -> None:
-    """That of a lease that may be another one's meanwhile looks at the time first."""
+    """Where others may have it meanwhile, the time is looked at first."""
     protocol: Any = release(LockAcquisition(KEYS, TOKEN, 30_000), sure_until=1.0)
     assert type(protocol.send(None)) is Now
     given_back = protocol.throw(Stopped())
