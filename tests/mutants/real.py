@@ -89,7 +89,7 @@ CHOSEN: dict[str, tuple[str | Mutant, ...]] = {
         Mutant(
             "a lock that is held is free",
             ACQUIRE,
-            "if some == 0 or some == 1 and redis.call('EXISTS', count) == 1 then",
+            "if redis.call('EXISTS', lock, queue, gone) == 0 then",
             "if true then",
         ),
         Mutant("who asks again gets what another one holds", ACQUIRE, "if holder == token then", "if holder then"),
