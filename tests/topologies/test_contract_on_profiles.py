@@ -29,12 +29,6 @@ for _module in _MODULES:
             globals()[f"{_name}_{_module.__name__.rpartition('_')[2]}"] = _found
 
 
-#: Profiles that change what some primitives do: their modules. On others all are run, but none where one is refused.
-_SOME = {
-    "PUBLISH in the keys' slot": (test_gates, test_lock, test_multilock),
-    "no HELLO, CLIENT, INFO, CONFIG": (test_condition, test_gates, test_lock),
-    "volatile-lru, full": (test_lock, test_semaphore),
-}
 #: They bring a client of redis-py, which sends HELLO, and is of one server; they end connections by CLIENT KILL.
 _BRING = (
     *("test_a_brought_client", "test_who_waits_goes_on_by_the_count_though_its_place_is_gone"),
@@ -56,7 +50,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         name
         for name, profile in PROFILES.items()
         if not profile.refused and test.__name__ not in _WITHOUT.get(name, ())
-        if test.__module__ in [module.__name__ for module in _SOME.get(name, _MODULES)]
     ]
     metafunc.parametrize(
         "profile_url", on, indirect=True, scope="module", ids=[name[:12].replace(" ", "-") for name in on]
