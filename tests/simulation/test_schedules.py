@@ -273,6 +273,21 @@ def cancelling(world: World) -> None:
     holder.close()
 
 
+def close_amid(world: World, client: holdfast.Client, tasks: list[Any], closed: list[bool]) -> None:
+    """Close the client at some moment of theirs: they are told, and nothing is left."""
+    world.sleep(world.random.choice((0, 0.001, 0.005, 0.02)))
+    for _ in range(world.random.randrange(200)):
+        world.switch()
+    began_s = world.now_s
+    client.close()
+    assert world.now_s - began_s < 5, f"close() took {world.now_s - began_s:.1f} s"
+    closed[0] = True
+    for task in tasks:
+        assert world.join(task, 5), "a waiter of a closed client is not told"
+    world.sleep(1)
+    nothing_is_left(world)
+
+
 def closing(world: World) -> None:
     """A client is closed under who holds, who waits, and who comes."""
     client = client_of(world, ttl=30)
@@ -293,18 +308,7 @@ def closing(world: World) -> None:
             except (holdfast.LeaseLost, holdfast.LeaseReleased, holdfast.ClientClosed):
                 pass
 
-    tasks = [world.spawn(work) for _ in range(3)]
-    world.sleep(world.random.choice((0, 0.001, 0.005, 0.02)))
-    for _ in range(world.random.randrange(200)):
-        world.switch()
-    began_s = world.now_s
-    client.close()
-    assert world.now_s - began_s < 5, f"close() took {world.now_s - began_s:.1f} s"
-    closed[0] = True
-    for task in tasks:
-        assert world.join(task, 5), "a waiter of a closed client is not told"
-    world.sleep(1)
-    nothing_is_left(world)
+    close_amid(world, client, [world.spawn(work) for _ in range(3)], closed)
     for lease in watcher.leases:
         assert lease.state in (LeaseState.LOST, LeaseState.RELEASED)
 
@@ -330,20 +334,8 @@ def conditions(world: World) -> None:
         changed.wait(world.random.choice((None, 0.005, 1)))
         world.sleep(world.random.choice((0, 4)))  # it is held when the client is closed
 
-    tasks = [
-        world.spawn(action)
-        for action in (lambda: hold(2, wait), lambda: hold(2, wait), lambda: hold(3, changed.notify))
-    ]
-    world.sleep(world.random.choice((0, 0.001, 0.005, 0.02)))
-    for _ in range(world.random.randrange(200)):
-        world.switch()
-    began_s = world.now_s
-    client.close()
-    assert world.now_s - began_s < 5, f"close() took {world.now_s - began_s:.1f} s"
-    for task in tasks:
-        assert world.join(task, 5), "a waiter of a closed client is not told"
-    world.sleep(1)
-    nothing_is_left(world)
+    actions = (lambda: hold(2, wait), lambda: hold(2, wait), lambda: hold(3, changed.notify))
+    close_amid(world, client, [world.spawn(action) for action in actions], [False])
     for lease in watcher.leases:
         assert lease.state in (LeaseState.LOST, LeaseState.RELEASED), f"{lease} at the end"
         assert lease.lost.is_set() == (lease.state is LeaseState.LOST), f"{lease} is {lease.state}"
