@@ -44,7 +44,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 class Site:
-    """What answers at a port, and requests to it, each in a thread."""
+    """A server at a port, and requests to it, each in a thread."""
 
     def __init__(self, asked: Asked, threads: ThreadPoolExecutor, *command: str) -> None:
         port = free_port()

@@ -1,4 +1,4 @@
-"""What the code of `docs/questions` runs with to see that it fails without locks: the same names, and no exclusion."""
+"""The names that the code of `docs/questions` uses, without exclusion: with these it has to fail."""
 
 from __future__ import annotations
 

@@ -395,7 +395,7 @@ def test_a_broken_inbox_is_looked_after_before_asking() -> None:
 
 
 class Stopped(BaseException):
-    """What comes to a caller."""
+    """An interruption of a caller."""
 
 
 def test_a_release_that_is_stopped_before_it_has_asked_is_given_back() -> None:

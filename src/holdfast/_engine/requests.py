@@ -168,7 +168,7 @@ class Bundle:
 
 
 class Messages:
-    """What messages answer, though it was never sent: they are told to the server of that connection, by the engine."""
+    """Stands for a request that messages answer: they are told to the server of that connection, by the engine."""
 
     __slots__ = ("_server",)
 
