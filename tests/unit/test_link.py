@@ -672,6 +672,20 @@ def test_a_message_before_the_reply_of_a_thread_is_heard(server: Server, peer: P
     eventually(lambda: found, "the message")
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_message_that_cannot_be_heard_costs_no_reply(server: Server, peer: Peer, engine: Engine) -> None:
+    with_messages(server, peer, engine)
+
+    def hear(message: Reply) -> None:
+        raise ZeroDivisionError("shown")
+
+    server.on_message = hear
+    peer.answer = lambda words: MESSAGE + GRANTED
+    answered = Answered()
+    engine.call(server.send, pack_command(("GET", "a")), 20.0, None, None, answered)
+    assert answered.wait() == ([1, 7], None)
+
+
 def test_the_main_thread_does_not_read_messages(server: Server, peer: Peer, engine: Engine) -> None:
     with_messages(server, peer, engine)
     reads = reads_of(server.link)

@@ -357,7 +357,7 @@ class Link(Matching):
             self._engine.call(self.rescue)
 
     def read_here(self) -> None:
-        """By an event loop that watches the socket, too: read what comes for its tasks, unless the engine does."""
+        """By an event loop that watches the socket, too: read what comes, unless another one is about to."""
         if self._led:
             return
         reading, me = self._reading, (get_ident(),)
@@ -595,7 +595,7 @@ class Link(Matching):
         finally:
             del self._reading[""]
         for end in ends:
-            self._hand_out(*end, True)
+            self._engine.do(self._hand_out, (*end, True))
         if trouble is not None:
             self._end(trouble)
             return
@@ -718,7 +718,7 @@ class Link(Matching):
         self._engine.leave(self)
         self._close()
         for end in snapshot(self._ends):
-            self._hand_out(*end, True)
+            self._engine.do(self._hand_out, (*end, True))
         self._end_all()
         self._deaf()
 

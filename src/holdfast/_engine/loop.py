@@ -388,7 +388,7 @@ class Engine:
     def _look_after(self) -> None:
         """Have clients look whether they are still used."""
         for client in snapshot(self._clients):
-            self._do(getattr(client, "look_after", _nothing), ())
+            self.do(getattr(client, "look_after", _nothing), ())
         self.later(_SLEEP_MAX_S, self._look_after)
 
     def _tear_down(self) -> None:
@@ -407,22 +407,23 @@ class Engine:
         acts, soon = self._acts, self._soon
         for _ in range(min(len(acts), _ACTS_MAX)):
             act, args = acts.popleft()
-            self._do(act, args)
+            self.do(act, args)
         while soon:
             act, args = soon.popleft()
-            self._do(act, args)
+            self.do(act, args)
         wait_s = self._due()
         while soon:
             act, args = soon.popleft()
-            self._do(act, args)
+            self.do(act, args)
         flushes = self._flushes
         if flushes:
             self._flushes = []
             for link in flushes:
-                self._do(link.flush, ())
+                self.do(link.flush, ())
         self._look(min(wait_s, sleep_max_s))
 
-    def _do(self, act: Callable[..., object], args: tuple[Any, ...]) -> None:
+    def do(self, act: Callable[..., object], args: tuple[Any, ...]) -> None:
+        """Do it now. An exception is shown, and ends nothing else."""
         try:
             act(*args)
         except Exception:
@@ -441,7 +442,7 @@ class Engine:
                 self._forgotten -= 1
                 continue
             timer.act, timer.args = None, ()
-            self._do(act, args)
+            self.do(act, args)
             timers = self._timers  # it may have been replaced
         return min(_SLEEP_MAX_S, timers[0][0] - now) if timers else _SLEEP_MAX_S
 
@@ -460,7 +461,7 @@ class Engine:
             if bell is not None and fd == bell.fd:
                 bell.silence()
             elif (link := links.get(fd)) is not None:
-                self._do(link.ready, (mask,))
+                self.do(link.ready, (mask,))
 
 
 def _nothing() -> None:
