@@ -139,8 +139,8 @@ class OneServer(Exclusive):
     @property
     def hands_on(self) -> bool:
         # (A turn that waits here is not seen by those that look for deadlocks, nor counted by the server.)
-        plain = self.checks is None and self.most_waiting is None and not self.crash_ms
-        return plain and self.sync is None and not self.scripts.refused
+        usual = self.checks is None and self.most_waiting is None and not self.crash_ms
+        return usual and self.sync is None and not self.scripts.refused
 
     def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
         if self.sync is not None or self.scripts.refused or self.crash_ms:

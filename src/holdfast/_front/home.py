@@ -153,7 +153,7 @@ class Home:
             raise
 
     def _read_too(self, link: Link | None) -> None:
-        """Have the loop read the connection whenever the engine does not: that spares two switches of threads."""
+        """Have the loop read the connection where it finds something: that spares two switches of threads."""
         self.read_no_more()
         twin = None if link is None or self.front.closed else link.watched()
         if twin is None:

@@ -128,7 +128,7 @@ class Lease:
         now = clock()
         if record.check_expired(now):
             return 0.0
-        return (record.deadline if record.deadline < record.proved_until else max(record.proved_until, now)) - now
+        return max(0.0, min(record.deadline, record.proved_until) - now)
 
     @property
     def lost(self) -> Loss:
