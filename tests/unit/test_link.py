@@ -572,7 +572,7 @@ def test_messages_come_between_replies(server: Server, peer: Peer, engine: Engin
 
 
 class Interrupted(BaseException):
-    """What a signal handler raises."""
+    """Raised by a signal handler."""
 
 
 @pytest.mark.parametrize("pushes", [True, False], ids=["messages between replies", "messages on their own"])
