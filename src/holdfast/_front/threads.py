@@ -121,6 +121,8 @@ class ThreadsFront(Front):
                     operation.do_chores(self.engine.call)
                 if cancel is not None and cancel.is_set():
                     raise Cancelled
+            if cancel is not None and cancel.is_set():
+                raise Cancelled  # it was over before we looked at all
         except BaseException:
             operation.abandon(self.engine.call)
             raise
