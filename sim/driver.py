@@ -226,6 +226,8 @@ class Process(Agent):
         self.dropped: set[str | None] = set()
         #: When these tokens were released without waiting for the answer, virtual s.
         self.released_later: dict[str, float] = {}
+        #: The task that runs now, or ran last.
+        self.running: Task | None = None
         self._sequence = 0
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         cluster = world.options.cluster
@@ -274,6 +276,7 @@ class Process(Agent):
 
     def drive(self, task: Task, value: Any, error: BaseException | None) -> None:
         self.world.steps += 1
+        self.running = task
         super().drive(task, value, error)
 
     def is_for_caller(self, task: Task) -> bool:

@@ -260,8 +260,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "the loop sleeps once more without clients",
             LOOP,
-            "if self._soon or self._flushes or not self._clients:",
-            "if self._soon or self._flushes:",
+            "if self._soon or self.flushes or not self._clients:",
+            "if self._soon or self.flushes:",
         ),
         (
             "what is submitted while the loop ends is not done",
@@ -272,14 +272,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "what is to be written when the loop ends is kept",
             LOOP,
-            "if self._acts or self._soon or self._flushes:\n            return False",
+            "if self._acts or self._soon or self.flushes:\n            return False",
             "if self._acts or self._soon:\n            return False",
-        ),
-        (
-            "the client whose protocol ran last is kept",
-            LOOP,
-            "self._bell = self._poller = self.client = None",
-            "self._bell = self._poller = None",
         ),
     )
 )

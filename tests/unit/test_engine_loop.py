@@ -6,9 +6,7 @@ import signal
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,11 +129,11 @@ def test_a_link_writes_once_at_the_end_of_a_turn(engine: Engine) -> None:
         def ready(self, mask: int) -> None:
             raise AssertionError
 
-        def flush(self) -> None:
+        def write(self) -> None:
             found.append("flush")
 
     def send() -> None:
-        engine.flush(Link())
+        engine.flushes[Link()] = None
         engine.soon(found.append, "act")
 
     done(engine, send)
@@ -152,7 +150,7 @@ def test_a_socket_that_has_ended_tells_nothing(engine: Engine) -> None:
             found.append(mask)
             one.recv(10)
 
-        def flush(self) -> None:
+        def write(self) -> None:
             pass
 
     with one, other:
@@ -205,10 +203,16 @@ def test_what_was_asked_for_in_its_last_turn_is_written_and_not_kept() -> None:
     engine = Engine()
     ours, peer = socket.socketpair()
     written = threading.Event()
-    asks = SimpleNamespace(ready=lambda mask: engine.flush(SimpleNamespace(flush=written.set)))
+
+    class Link:
+        def ready(self, mask: int) -> None:
+            engine.flushes[self] = None
+
+        def write(self) -> None:
+            written.set()
 
     def begin() -> None:
-        engine.register(ours.fileno(), asks)
+        engine.register(ours.fileno(), Link())
         engine.watch(ours.fileno(), READ)
         peer.send(b"x")
 
@@ -217,22 +221,7 @@ def test_what_was_asked_for_in_its_last_turn_is_written_and_not_kept() -> None:
     ours.close()
     peer.close()
     eventually(lambda: engine.thread is None)
-    assert not engine._flushes
-
-
-def test_a_client_is_not_kept_whose_protocol_runs_after_it_has_left() -> None:
-    class Client:
-        """Whose protocol runs."""
-
-    engine = Engine()
-    client = Client()
-    known = weakref.ref(client)
-    engine.enter(client)
-    engine.leave(client)
-    engine.call(setattr, engine, "client", client)
-    del client
-    eventually(lambda: engine.thread is None and not engine._acts)
-    assert known() is None
+    assert not engine.flushes
 
 
 def test_what_is_submitted_while_it_ends_is_done() -> None:

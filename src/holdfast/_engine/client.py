@@ -22,7 +22,7 @@ from holdfast._core.replies import COUNT, FITS, MAYBE
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
 from holdfast._core.tokens import is_sharded
-from holdfast._engine.loop import Engine, Timer
+from holdfast._engine.loop import Engine
 from holdfast._engine.operation import Operation
 from holdfast._engine.pack import PreparedRequest, pack_command, pack_script, pack_sync, spelled_out
 from holdfast._engine.port import Topology
@@ -43,12 +43,16 @@ _ASKING = pack_command(("ASKING",))
 class Prepared(Call):
     """A first request, ready but for its token, which it has."""
 
-    __slots__ = ("packed",)
+    __slots__ = ("_request", "_token")
 
     def __init__(self, request: PreparedRequest, token: str) -> None:
         call = request.call
         super().__init__(call.script, call.keys, call.args, request.request_timeout_s, call.node, call.sync)
-        self.packed = Ask(request, token, 0.0).packed
+        self._request, self._token = request, token
+
+    @property
+    def packed(self) -> bytes:
+        return Ask(self._request, self._token, 0.0).packed
 
 
 def _broken(server: Server) -> RequestFailed:
@@ -82,14 +86,14 @@ class Client(Agent):
         self.front: Any = None
         #: Who is told when the waiter of a token is queued.
         self.queueing: dict[str, Any] = {}
-        self.now = clock  # type: ignore[method-assign]
-        self.random = random.Random().random  # type: ignore[method-assign]
-        self.soon = engine.soon  # type: ignore[method-assign]
+        self.now, self.random = clock, random.Random().random
+        self.soon, self.later, self.forget = engine.soon, engine.later, engine.forget
+        #: The only server; None where one has to be found by the key.
+        self.only: Server | None = getattr(topology, "only", None)
         moves: bool = getattr(topology, "moves", True)
         one_place = not moves and len(topology.nodes()) == 1
         super().__init__(client_id, inboxes, settings, threading.RLock(), one_place=one_place, moves=moves)
-        self._perform[Prepared] = self._call
-        self._perform[Tell] = self._tell
+        self._perform |= {Prepared: self._call, Tell: self._tell, Listen: self._listen, AwaitWake: self._await_wake}
         self._route = getattr(topology, "route", None)
         self._is_sharded = is_sharded(client_id)
         #: How often an inbox has ended.
@@ -99,28 +103,6 @@ class Client(Agent):
             topology.on_moved = self._moved  # type: ignore[attr-defined]
         #: Where sessions are, which stay on one connection.
         self._sessions: dict[str, Server] = {}
-
-    # -- what it is run by ------------------------------------------------------------------------
-
-    def now(self) -> float:
-        raise NotImplementedError
-
-    def random(self) -> float:
-        raise NotImplementedError
-
-    def soon(self, act: Callable[..., None], *args: Any) -> None:
-        raise NotImplementedError
-
-    def later(self, seconds: float, act: Callable[..., None], *args: Any) -> Timer:
-        return self.engine.later(seconds, act, *args)
-
-    def forget(self, timer: Timer) -> None:
-        self.engine.forget(timer)
-
-    def drive(self, task: Task, value: Any, error: BaseException | None) -> None:
-        """As a runner; the engine knows whose protocol runs."""
-        self.engine.client = self
-        super().drive(task, value, error)
 
     def unhandled(self, task: Task, error: BaseException) -> None:
         if not isinstance(error, RequestFailed):
@@ -137,11 +119,6 @@ class Client(Agent):
     def request(
         self, effect: Call | Command, patience_s: float, answer: Callable[[Any, RequestFailed | None], None]
     ) -> None:
-        in_session = isinstance(effect, Command) and effect.session is not None
-        key = effect.key if isinstance(effect, Command) else effect.keys[0]
-        by: Callable[..., None] = self._send_in if in_session else self._send
-        send = partial(by, effect)
-
         def answered(server: Server, reply: Any, failure: RequestFailed | None) -> None:
             if failure is not None:
                 self.troubles.saw(failure)
@@ -150,29 +127,32 @@ class Client(Agent):
                 self.troubles.passed(server.name)
             answer(reply, failure)
 
+        in_session = isinstance(effect, Command) and effect.session is not None
+        send: Callable[..., None] = self._send_in if in_session else self._send
+        key = effect.key if isinstance(effect, Command) else effect.keys[0]
         if self._route is not None:
-            self._route(key, effect.node, patience_s, send, answered, not in_session)
+            self._route(key, effect.node, patience_s, partial(send, effect), answered, not in_session)
         else:
-            server = self.topology.node_for(key, effect.node)
-            send(server, patience_s, False, partial(answered, server))
+            server = self.only or self.topology.node_for(key, effect.node)
+            send(effect, server, patience_s, False, partial(answered, server))
 
     def _send(self, effect: Call | Command, server: Server, patience_s: float, asking: bool, answer: Answer) -> None:
         """`asking`: to the node that a slot is moving to, which takes it only behind ASKING."""
-        parts: list[tuple[bytes, Any]] = [(_ASKING, None)] if asking else []
-        script = None
         if isinstance(effect, Command):
-            parts.append((pack_command(effect.args), effect.fits))
+            packed, fits, script = pack_command(effect.args), effect.fits, None
         else:
-            script = SCRIPTS[effect.script]
+            script, fits = SCRIPTS[effect.script], FITS[effect.script]
             packed = effect.packed if type(effect) is Prepared else pack_script(script, effect.keys, effect.args)
-            parts.append((spelled_out(packed, script) if asking else packed, FITS[script.name]))
+            if asking:
+                packed = spelled_out(packed, script)
             if effect.sync is not None:
-                parts += zip(pack_sync(effect.sync), (COUNT, MAYBE), strict=False)
+                before: list[tuple[bytes, Any]] = [(_ASKING, None)] if asking else []
+                parts = [*before, (packed, fits), *zip(pack_sync(effect.sync), (COUNT, MAYBE), strict=False)]
                 server.send_all(parts, script, patience_s, _without_first(answer) if asking else answer)
                 return
-        for packed, fits in parts[:-1]:
-            server.send(packed, patience_s, fits, None, lambda _reply, _failure: None)
-        server.send(parts[-1][0], patience_s, parts[-1][1], None if asking else script, answer)
+        if asking:
+            server.send(_ASKING, patience_s, None, None, lambda _reply, _failure: None)
+        server.send(packed, patience_s, fits, None if asking else script, answer)
 
     def _send_in(self, effect: Command, server: Server, patience_s: float, _asking: bool, answer: Answer) -> None:
         """To where its session is; `ends` it, as trouble does."""
@@ -192,7 +172,7 @@ class Client(Agent):
 
     def place_of(self, key: str, node: int | None) -> Server | tuple[Server, str]:
         """The server, or it and a channel in the slot of the key."""
-        server = self.topology.node_for(key, node)
+        server = self.only or self.topology.node_for(key, node)
         if self._is_sharded and server.shards:
             return server, sharded_inbox(self._inboxes, key, self.client_id)
         return server
@@ -250,10 +230,8 @@ class Client(Agent):
 
     def _listen(self, task: Task, effect: Listen) -> Any:
         """As an agent; True where no message can come."""
-        if self.topology.node_for(effect.key, effect.node).tells is not False:
-            return super()._listen(task, effect)
-        self._raise_if_closed(task)
-        return True
+        server = self.only or self.topology.node_for(effect.key, effect.node)
+        return True if server.tells is False else self.inboxes.listen(task, effect)
 
     def _missing(self, key: str) -> Hashable | None:
         """The same of an inbox for holders: None where it would be of no use."""
@@ -314,7 +292,7 @@ class Client(Agent):
     def _await_wake(self, task: Task, effect: AwaitWake) -> Any:
         if self.queueing and (queued := self.queueing.pop(effect.token, None)) is not None:
             queued.queued()
-        return super()._await_wake(task, effect)
+        return self.inboxes.await_wake(task, effect)
 
     def _tell(self, task: Task, effect: Tell) -> Any:
         """By its caller, whose function it is: what it calls may wait, for the engine, too."""

@@ -109,7 +109,6 @@ class Link(Matching):
         self._poll: Any = None
         #: How often something was written, and read.
         self._writes = self._reads = 0
-        self._is_flushed_later = False
         self._connection: Any = None
         self._sock: socket.socket | None = None
         self._fd = -1
@@ -167,7 +166,7 @@ class Link(Matching):
             self._poll = select.poll()
             self._poll.register(self._fd, select.POLLIN)
         self.is_open = not self._retired
-        self.flush()
+        self.write()
 
     def watched(self) -> socket.socket | None:
         """Make a socket by which an event loop can watch for what comes; None with TLS, which the engine does alone."""
@@ -197,8 +196,9 @@ class Link(Matching):
         self._queue.append(request)
         if request.fits is is_no_reply:
             self._subscribes = True
-        self.alarm(request.deadline)
-        self._flush_later()
+        if request.deadline < self._alarm_at:
+            self.alarm(request.deadline)
+        self._engine.flushes[self] = None
 
     def alone(self, ask: Ask) -> None:
         """By the engine: send it not together with others."""
@@ -207,17 +207,7 @@ class Link(Matching):
         if self.ended:
             self._engine.soon(self.rescue)  # which answers it
         else:
-            self._flush_later()  # what it was part of may have been read by a caller
-
-    def _flush_later(self) -> None:
-        if not self._is_flushed_later:
-            self._is_flushed_later = True
-            self._engine.flush(self)
-
-    def flush(self) -> None:
-        """At the end of the engine's turn."""
-        self._is_flushed_later = False
-        self.write()
+            self._engine.flushes[self] = None  # what it was part of may have been read by a caller
 
     # -- requests of callers ----------------------------------------------------------------------
 
@@ -599,9 +589,10 @@ class Link(Matching):
         if trouble is not None:
             self._end(trouble)
             return
-        if self._queue and not self._is_flushed_later:
+        if self._queue and self not in self._engine.flushes:
             self.write()
-        self._end_if_done()
+        if self._retired:
+            self._end_if_done()
 
     def _receive(self) -> RequestFailed | None:
         while (sock := self._sock) is not None:

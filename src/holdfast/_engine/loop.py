@@ -62,7 +62,7 @@ class Link(Protocol):
     def ready(self, mask: int) -> None:
         """The socket can be read or written."""
 
-    def flush(self) -> None:
+    def write(self) -> None:
         """Write what was sent."""
 
 
@@ -168,7 +168,8 @@ class Engine:
         self._timers: list[tuple[float, int, Timer]] = []
         self._forgotten = 0
         self._sequence = itertools.count()
-        self._flushes: list[Link] = []
+        #: What writes at the end of this turn.
+        self.flushes: dict[Link, None] = {}
         self._poller: Any = None
         self._links: dict[int, Link] = {}
         self._bell: _Bell | None = None
@@ -185,8 +186,6 @@ class Engine:
         #: How many turns it has made.
         self.turns = 0
         self.pid = os.getpid()
-        #: Whose protocol runs.
-        self.client: Any = None
 
     # -- any thread -------------------------------------------------------------------------------
 
@@ -254,7 +253,7 @@ class Engine:
                 return False
             self._set_up()
             self._turn(for_s)
-            if not (self._clients or self._acts or self._soon or self._flushes):
+            if not (self._clients or self._acts or self._soon or self.flushes):
                 self._tear_down()
             return True
         finally:
@@ -273,8 +272,6 @@ class Engine:
     def leave(self, client: object) -> None:
         """Remove a client that has ended."""
         self._clients.discard(client)
-        if self.client is client:
-            self.client = None
 
     def forget_all(self) -> None:
         """After fork, in the child."""
@@ -309,10 +306,6 @@ class Engine:
                 heapq.heapify(self._timers)
                 self._forgotten = 0
 
-    def flush(self, link: Link) -> None:
-        """Have it write at the end of this turn."""
-        self._flushes.append(link)
-
     def register(self, fd: int, link: Link) -> None:
         """Tell it what the socket can do, once it is watched for that."""
         self._links[fd] = link
@@ -344,7 +337,8 @@ class Engine:
         self.trouble, self.thread = None, threading.current_thread()
         while True:
             try:
-                self._set_up()
+                if self._bell is None:
+                    self._set_up()
                 self._turn(_SLEEP_MAX_S)
             except BaseException:
                 report()
@@ -353,7 +347,7 @@ class Engine:
 
     def _ends(self, me: tuple[int]) -> bool:
         """Without clients: whether there is nothing to do, so that the thread has ended."""
-        if self._acts or self._soon or self._flushes:
+        if self._acts or self._soon or self.flushes:
             return False
         self._tear_down()
         thread, self.thread = self.thread, None
@@ -393,7 +387,7 @@ class Engine:
 
     def _tear_down(self) -> None:
         bell, poller = self._bell, self._poller
-        self._bell = self._poller = self.client = None  # whose protocol ran last may have left before
+        self._bell = self._poller = None
         self._links.clear()
         self._timers.clear()
         self._forgotten = 0
@@ -415,11 +409,8 @@ class Engine:
         while soon:
             act, args = soon.popleft()
             self.do(act, args)
-        flushes = self._flushes
-        if flushes:
-            self._flushes = []
-            for link in flushes:
-                self.do(link.flush, ())
+        while self.flushes:
+            self.do(self.flushes.popitem()[0].write, ())
         self._look(min(wait_s, sleep_max_s))
 
     def do(self, act: Callable[..., object], args: tuple[Any, ...]) -> None:
@@ -448,7 +439,7 @@ class Engine:
 
     def _look(self, wait_s: float) -> None:
         bell, links = self._bell, self._links
-        if self._soon or self._flushes or not self._clients:
+        if self._soon or self.flushes or not self._clients:
             wait_s = 0.0
         self.asleep = True
         if self._acts:

@@ -99,12 +99,13 @@ class PreparedRequest:
 
 def _pack_parts(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> list[bytes]:
     """Pack the argument count, name, key count; keys; arguments."""
-    parts = [b"*%d\r\n" % (3 + len(keys) + len(args)), script.head, _bulk(b"%d" % len(keys))]
+    count = b"%d" % len(keys)
     # Without calls: a request may renew many leases.
-    parts += [b"$%d\r\n%b\r\n" % (len(data), data) for data in [key.encode() for key in keys]]
+    parts = [b"*%d\r\n" % (3 + len(keys) + len(args)), script.head]
     parts += [
         b"$%d\r\n%b\r\n" % (len(data), data)
-        for data in [arg.encode() if type(arg) is str else _bytes(arg) for arg in args]
+        for each in (count, *keys, *args)
+        for data in (each.encode() if type(each) is str else b"%d" % each if type(each) is int else _bytes(each),)
     ]
     return parts
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from holdfast._core.agent.closing import HURRY_S, Closing
@@ -107,9 +108,9 @@ class Agent(Runner):
             Call: self._call,
             Command: self._command,
             CallMany: self._call_many,
-            Listen: self._listen,
+            Listen: self.inboxes.listen,
             Unlisten: self.inboxes.unlisten,
-            AwaitWake: self._await_wake,
+            AwaitWake: self.inboxes.await_wake,
             AwaitTurn: self._await_turn,
             Sleep: self._sleep,
             Tell: lambda _task, tell: tell.function(tell.argument),
@@ -164,15 +165,13 @@ class Agent(Runner):
     # -- effects ----------------------------------------------------------------------------------
 
     def _call(self, task: Task, effect: Call) -> Any:
-        ticket = task.ticket
         sync = effect.sync
         patience_s = effect.request_timeout_s if sync is None else effect.request_timeout_s + sync[1] / 1000
-        self.request(effect, patience_s, lambda reply, failure: self.resume(task, ticket, reply, failure))
+        self.request(effect, patience_s, partial(self.resume, task, task.ticket))
         return SUSPENDED
 
     def _command(self, task: Task, effect: Command) -> Any:
-        ticket = task.ticket
-        self.request(effect, effect.request_timeout_s, lambda reply, failure: self.resume(task, ticket, reply, failure))
+        self.request(effect, effect.request_timeout_s, partial(self.resume, task, task.ticket))
         return SUSPENDED
 
     def _call_many(self, task: Task, effect: CallMany) -> Any:
@@ -203,20 +202,7 @@ class Agent(Runner):
     def _many_over(self, task: Task, ticket: int, answers: list[Answer]) -> None:
         self.resume(task, ticket, list(answers))
 
-    def _raise_if_closed(self, task: Task) -> None:
-        if self.closing and not task.background:
-            raise closed()
-
-    def _listen(self, task: Task, effect: Listen) -> Any:
-        self._raise_if_closed(task)
-        return self.inboxes.listen(task, effect)
-
-    def _await_wake(self, task: Task, effect: AwaitWake) -> Any:
-        self._raise_if_closed(task)
-        return self.inboxes.await_wake(task, effect)
-
     def _await_turn(self, task: Task, effect: AwaitTurn) -> Any:
-        self._raise_if_closed(task)
         ticket = task.ticket
         effect.turn.bell = lambda: self.ring(task, ticket)
         if effect.turn.is_called():
@@ -229,7 +215,6 @@ class Agent(Runner):
         self.soon(self.resume, task, ticket, None)
 
     def _sleep(self, task: Task, effect: Sleep) -> Any:
-        self._raise_if_closed(task)
         seconds = min(effect.seconds, HURRY_S) if self.closing else effect.seconds
         task.timer = self.later(seconds, self.resume, task, task.ticket, None)
         return SUSPENDED

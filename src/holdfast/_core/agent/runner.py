@@ -9,12 +9,11 @@ interruptions race without being cancelled: the first one ends the suspension, a
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 from holdfast._core.abandon import abandon
-from holdfast._core.effects import Effect, Now, Protocol, Random, Spawn, Unlisten
+from holdfast._core.effects import AwaitTurn, AwaitWake, Effect, Listen, Now, Protocol, Random, Sleep, Spawn, Unlisten
 from holdfast._core.failure import RequestFailed
 
 __all__ = ["SUSPENDED", "OnEnd", "Runner", "Task", "closed"]
@@ -23,6 +22,8 @@ __all__ = ["SUSPENDED", "OnEnd", "Runner", "Task", "closed"]
 SUSPENDED = object()
 #: Told the result of a protocol, or what it has raised.
 OnEnd = Callable[[Any, BaseException | None], None]
+#: What callers may wait for as long as it takes: none of it begins when the client is closed.
+_WAITS = frozenset({Listen, AwaitWake, AwaitTurn, Sleep})
 
 
 def closed(failure: RequestFailed | None = None) -> RequestFailed:
@@ -49,43 +50,28 @@ class Task:
         self.timer: Any = None
 
 
-class Runner(ABC):
+class Runner:
     """Runs the protocols of one client."""
+
+    #: Seconds on the local clock that neither jumps nor stops in suspend; a random number in [0, 1).
+    now: Callable[[], float]
+    random: Callable[[], float]
+    #: `soon(act, *args)` calls it when what runs now has returned, before anything else comes from outside;
+    #: `later(seconds, act, *args)` after that time, and returns what `forget` takes, so that it is not called.
+    soon: Callable[..., None]
+    later: Callable[..., Any]
+    forget: Callable[[Any], None]
 
     def __init__(self) -> None:
         #: All that are under way, in the order in which they began.
         self.tasks: dict[Task, None] = {}
-        #: The one that runs now, or ran last.
-        self.running: Task | None = None
         #: Nothing is begun for a caller any more.
         self.closing = False
         self._perform: dict[type[Effect[Any]], Callable[[Task, Any], Any]] = {}
 
-    # -- what it is run by ------------------------------------------------------------------------
-
-    @abstractmethod
-    def now(self) -> float:
-        """Seconds on the local clock that neither jumps nor stops in suspend."""
-
-    @abstractmethod
-    def random(self) -> float:
-        """A random number in [0, 1)."""
-
-    @abstractmethod
-    def soon(self, act: Callable[..., None], *args: Any) -> None:
-        """Call it when what runs now has returned, before anything else comes from outside."""
-
-    @abstractmethod
-    def later(self, seconds: float, act: Callable[..., None], *args: Any) -> Any:
-        """Call it after that time; returns what `forget` takes."""
-
-    @abstractmethod
-    def forget(self, timer: Any) -> None:
-        """Do not call it; nothing happens where it was called already."""
-
-    @abstractmethod
     def unhandled(self, task: Task, error: BaseException) -> None:
         """Called when a protocol in the background has raised an exception."""
+        raise NotImplementedError
 
     # -- tasks ------------------------------------------------------------------------------------
 
@@ -126,7 +112,6 @@ class Runner(ABC):
         """Resume a task, and run it to its next suspension, or to its end."""
         protocol = task.protocol
         perform = self._perform
-        self.running = task
         task.waiting = False
         task.ticket += 1
         if task.timer is not None:
@@ -150,6 +135,8 @@ class Runner(ABC):
                 elif kind is Spawn:
                     self.spawn(effect.protocol, f"{task.label}/bg")  # type: ignore[attr-defined]
                     value = None
+                elif self.closing and kind in _WAITS and not task.background:
+                    error = closed()
                 else:
                     task.effect = effect
                     task.waiting = kind is not Unlisten
@@ -176,7 +163,6 @@ class Runner(ABC):
 
     def _ended(self, task: Task, value: Any, error: BaseException | None) -> None:
         task.done = True
-        self.running = None
         self.tasks.pop(task, None)
         if task.on_end is not None:
             task.on_end(value, error)
