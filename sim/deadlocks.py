@@ -24,8 +24,7 @@ from holdfast._core.noting import Witness
 from holdfast._core.record import LeaseRecord
 from holdfast._core.rwlock import RWAcquisition
 from holdfast._core.semaphore import SemaphoreAcquisition
-from holdfast._core.tenure import MARK
-from holdfast._core.tokens import make_token, owner_of
+from holdfast._core.tokens import MARK, make_token, owner_of
 from holdfast._core.waiting import Acquisition, Grant, wait_for
 from sim.driver import Cancelled, Process, Work
 from sim.network import Node, Request

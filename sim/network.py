@@ -16,8 +16,7 @@ from typing import Any
 
 from holdfast._core.effects import Call, Command
 from holdfast._core.failure import RequestFailed, refusal
-from holdfast._core.keys import inbox_prefix
-from holdfast._core.multilock import slot_of
+from holdfast._core.keys import inbox_prefix, slot_of
 from sim.driver import AnswerTo, Inbox, Process, Surroundings
 from sim.options import Options
 from sim.server import OK, QUEUED, Refused, Server, copied

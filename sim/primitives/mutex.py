@@ -15,19 +15,8 @@ from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.lease_cache import CachedLease
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import LeaseRecord
-from holdfast._core.tenure import (
-    BLOCK,
-    MARK,
-    LocalWaiter,
-    Note,
-    Tenure,
-    TenureLease,
-    as_owner,
-    is_alone,
-    left,
-    wait_in_line,
-)
-from holdfast._core.tokens import KEPT
+from holdfast._core.tenure import LocalWaiter, Note, Tenure, TenureLease, as_owner, is_alone, left, wait_in_line
+from holdfast._core.tokens import BLOCK, KEPT, MARK
 from holdfast._core.validity import DRIFT
 from holdfast._core.waiting import Busy, Grant, request_timeout_for
 from holdfast.errors import LeaseLost

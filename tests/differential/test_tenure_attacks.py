@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from holdfast import embedded
-from holdfast._core.tenure import BLOCK, MARK
+from holdfast._core.tokens import BLOCK, MARK
 from holdfast._lua import SCRIPTS
 
 #: A fencing token that the clock does not reach: it hides nothing.

@@ -19,8 +19,6 @@ from holdfast._core.report import Report
 from holdfast._core.settings import DEFAULT
 from holdfast._core.tenure import (
     ALONE_MS,
-    BLOCK,
-    MARK,
     Line,
     Lines,
     LocalWaiter,
@@ -31,6 +29,7 @@ from holdfast._core.tenure import (
     release_in_line,
     wait_in_line,
 )
+from holdfast._core.tokens import BLOCK, MARK
 from holdfast._core.waiting import Busy, Grant
 from tests.support.steps import drive
 

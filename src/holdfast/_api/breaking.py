@@ -10,7 +10,7 @@ from holdfast._api.holder import Described, Holder, holder_of
 from holdfast._core.breaking import Held, held_by
 from holdfast._core.kinds import ALONE, LISTED, LISTED_AS
 from holdfast._core.overview import Entry
-from holdfast._core.tenure import BLOCK, MARK
+from holdfast._core.tokens import BLOCK, MARK
 from holdfast.errors import ConfigurationError, quoted
 
 __all__ = ["Asked", "Broken", "chosen", "holders_of", "kinds_of", "said"]

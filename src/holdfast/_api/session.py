@@ -24,8 +24,8 @@ from holdfast._core.plain import Scripts
 from holdfast._core.replicas import Replicas
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
-from holdfast._core.tenure import MARK, Note
-from holdfast._core.tokens import owner_of
+from holdfast._core.tenure import Note
+from holdfast._core.tokens import MARK, owner_of
 from holdfast._engine.pack import PreparedRequest
 from holdfast._runtime.lazily import importing
 from holdfast.errors import ConfigurationError

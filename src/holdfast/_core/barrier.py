@@ -22,8 +22,6 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition
 from holdfast.errors import BrokenBarrierError, DeclarationMismatch
 
-__all__ = ["BarrierAcquisition", "move"]
-
 _FOR_EVER_MS = 86_400_000
 #: Refusals of barrier_wait.
 _TOMBSTONE, _BROKEN, _DECLARED_OTHERWISE = -1, -2, -3

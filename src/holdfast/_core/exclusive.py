@@ -24,13 +24,11 @@ from holdfast._core.replicas import Sync
 from holdfast._core.replies import LockSeen
 from holdfast._core.report import SILENT
 from holdfast._core.settings import Settings
-from holdfast._core.tenure import MARK, LocalWaiter, Tenure, TenureLease, release_in_line
-from holdfast._core.tokens import crash_ms_of
+from holdfast._core.tenure import LocalWaiter, Tenure, TenureLease, release_in_line
+from holdfast._core.tokens import MARK, crash_ms_of
 from holdfast._core.validity import deadline
 from holdfast._core.waiting import UNHEARD, Busy, Grant, request_timeout_for, wait_for
 from holdfast.errors import ConfigurationError
-
-__all__ = ["Exclusive", "OneServer", "OverQuorum"]
 
 _HELD = LeaseState.HELD
 

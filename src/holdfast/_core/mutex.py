@@ -20,10 +20,9 @@ from holdfast._core.record import Order
 from holdfast._core.replicas import Sync, SyncTail
 from holdfast._core.replies import LockSeen, seen_of
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.tenure import MARK, LocalWaiter, Tenure
+from holdfast._core.tenure import LocalWaiter, Tenure
+from holdfast._core.tokens import MARK
 from holdfast._core.waiting import Acquisition, Args, once_more
-
-__all__ = ["EACH_MAX", "Each", "LockAcquisition", "acquire_each", "inspect", "release_each", "renewal"]
 
 
 def renewal(

@@ -20,17 +20,16 @@ from functools import partial
 from holdfast._core.describe import beginning_of
 from holdfast._core.effects import Command, Now, Random, Reply, Sleep, Spawn
 from holdfast._core.failure import RequestFailed
+from holdfast._core.forms import Fits
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import RENEWAL, Order
-from holdfast._core.replies import COUNT, DONE, MAYBE, MAYBE_DONE, MOMENT, QUEUED, Fits, LockSeen, executed
+from holdfast._core.replies import COUNT, DONE, MAYBE, MAYBE_DONE, MOMENT, QUEUED, LockSeen, executed
 from holdfast._core.retry import Backoff, Retry
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import TOKEN_MAX
 from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant, once_more, request_timeout_for
 from holdfast.errors import shown
-
-__all__ = ["PLAIN", "Scripts", "acquire", "give_back", "inspect", "no_scripts", "release", "renew"]
 
 #: `Grant.more` of a grant without scripts.
 PLAIN = ["plain"]

@@ -17,8 +17,6 @@ from typing import TypeAlias
 from holdfast._core.failure import RequestFailed
 from holdfast.errors import HoldfastError, InsufficientReplicas
 
-__all__ = ["NotAcked", "Replicas", "Sync", "SyncTail", "judge", "tail_of"]
-
 #: What a request asks for: (replicas, timeout_ms), and True to be told about the replicas, too.
 SyncTail: TypeAlias = "tuple[int, int] | tuple[int, int, bool]"
 #: What a lock wants.

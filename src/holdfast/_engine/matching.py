@@ -15,7 +15,8 @@ import hiredis
 
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed, refusal
-from holdfast._core.replies import Fits, expected_of, nonsense, promises_too_much
+from holdfast._core.forms import Fits
+from holdfast._core.replies import expected_of, nonsense, promises_too_much
 from holdfast._engine.limits import MISPLACED
 from holdfast._engine.pushes import Push
 from holdfast._runtime.handlers import raised_by_handler

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
-from holdfast._core.replies import Fits
+from holdfast._core.forms import Fits
 from holdfast._engine.pack import Group, PreparedRequest, spelled_out
 from holdfast._lua import Script
 from holdfast._runtime.waits import ring

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
-from holdfast._core.replies import Fits
+from holdfast._core.forms import Fits
 from holdfast._engine.limits import INBOX_QUIET_S, INBOX_TIMEOUT_S
 from holdfast._engine.link import Link
 from holdfast._engine.loop import Engine

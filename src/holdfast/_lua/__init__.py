@@ -19,8 +19,6 @@ try:
 except ImportError:
     from hashlib import sha1
 
-__all__ = ["PARTS", "SCRIPTS", "Script", "load"]
-
 _INCLUDE = re.compile(r"^-- #include (\w+)\n", re.MULTILINE)
 
 

@@ -24,8 +24,8 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
-from holdfast._core.tenure import MARK, LocalWaiter, TenureLease, is_alone, left
-from holdfast._core.tokens import KEPT
+from holdfast._core.tenure import LocalWaiter, TenureLease, is_alone, left
+from holdfast._core.tokens import KEPT, MARK
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._front.threads import ThreadsFront
 from holdfast._runtime.cancel import Cancel, Cancelled
