@@ -495,14 +495,14 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a release leaves no tombstone for what may be in transit",
         WAITING,
-        "tombstone_ms = settings.tombstone_ms if acquisition.stray else 0",
+        "tombstone_ms = settings.tombstone_ms if self.stray else 0",
         "tombstone_ms = 0",
     ),
     Mutant(
         "waiters do not check on the one that was handed the lock",
         WAITING,
-        "return min(wait_s, settings.claim_ms / 1000",
-        "return min(wait_s, 1e9 + settings.claim_ms / 1000",
+        "wait_s = min(wait_s, settings.claim_ms / 1000",
+        "wait_s = min(wait_s, 1e9 + settings.claim_ms / 1000",
     ),
     Mutant(
         "a reply that comes after its validity is accepted",
@@ -793,7 +793,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a release whose first answer got lost is taken for a loss",
         WAITING,
-        "found = found or (sure and failure.maybe_executed)\n                retry = retry",
+        "found = found or (sure and failure.maybe_executed)\n                    retry = retry",
         "retry = retry",
     ),
     Mutant(
@@ -1395,7 +1395,7 @@ BREAKS: tuple[Mutant, ...] = tuple(
         ("a holder lets go before it knows", NOTICES, "        record.lose(broken_by(by))\n", ""),
         ("a break does not wait for the holder", BREAKING, "elif await Now() >= until:", "elif True:"),
         ("a break of a holder that does not answer leaves no tombstone", BREAKING, "turn.stray = True", "pass"),
-        ("a break ends nothing that does not answer", BREAKING, "if not await release(turn):", "if True:"),
+        ("a break ends nothing that does not answer", BREAKING, "if not await turn.release():", "if True:"),
         ("a holder does not listen", NOTICES, "elif outlived:", "elif False:"),
         (
             "a break that comes before its lease is dropped",

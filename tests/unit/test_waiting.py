@@ -31,7 +31,7 @@ from holdfast._core.replicas import Sync
 from holdfast._core.rwlock import RWAcquisition, downgrade
 from holdfast._core.settings import DEFAULT
 from holdfast._core.validity import deadline
-from holdfast._core.waiting import Acquisition, Busy, Grant, release, wait_for
+from holdfast._core.waiting import Acquisition, Busy, Grant, wait_for
 from holdfast.errors import LeaseLost
 from tests.support.steps import drive
 
@@ -400,7 +400,7 @@ class Stopped(BaseException):
 
 def test_a_release_that_is_stopped_before_it_has_asked_is_given_back() -> None:
     """Where others may have it meanwhile, the time is looked at first."""
-    protocol: Any = release(LockAcquisition(KEYS, TOKEN, 30_000), sure_until=1.0)
+    protocol: Any = LockAcquisition(KEYS, TOKEN, 30_000).release(sure_until=1.0)
     assert type(protocol.send(None)) is Now
     given_back = protocol.throw(Stopped())
     assert type(given_back) is Spawn

@@ -12,19 +12,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast._core.effects import Call, Reply
+from holdfast._core.effects import Call
 from holdfast._core.keys import LockKeys
 from holdfast._core.kinds import BARRIER
-from holdfast._core.record import RENEWAL, Order
-from holdfast._core.replies import Refusal, refusal_of
 from holdfast._core.retry import outlast
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition
 from holdfast.errors import BrokenBarrierError, DeclarationMismatch
 
 _FOR_EVER_MS = 86_400_000
-#: Refusals of barrier_wait.
-_TOMBSTONE, _BROKEN, _DECLARED_OTHERWISE = -1, -2, -3
+#: A refusal of both scripts; the others are that it is broken.
+_DECLARED_OTHERWISE = -3
 
 
 class BarrierMoved(NamedTuple):
@@ -33,12 +31,6 @@ class BarrierMoved(NamedTuple):
     generation: int
     waiting: int
     broken: bool
-
-
-def barrier_moved_of(reply: Reply) -> BarrierMoved | Refusal:
-    if reply[0] != 1:
-        return refusal_of(reply)
-    return BarrierMoved(reply[1], reply[2], reply[3] == 1)
 
 
 class BarrierAcquisition(Acquisition):
@@ -63,18 +55,13 @@ class BarrierAcquisition(Acquisition):
     def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
         return self._call("break" if self.breaking else "wait", arrival, request_timeout_s)
 
-    def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
-        return self._call("wait", 1, request_timeout_s)
-
     def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
         return self._call("leave", 0, request_timeout_s)
 
-    def refused(self, refusal: Refusal) -> Exception:
-        if refusal.code in (_TOMBSTONE, _BROKEN):  # -1: told so before, in an answer that was lost
-            return BrokenBarrierError(self.keys.name)
-        if refusal.code == _DECLARED_OTHERWISE:
-            return DeclarationMismatch(BARRIER.name, self.keys.name, self.parties, refusal.stored)
-        return super().refused(refusal)
+    def refused(self, code: int, stored: int = 0) -> Exception:
+        if code == _DECLARED_OTHERWISE:
+            return DeclarationMismatch(BARRIER.name, self.keys.name, self.parties, stored)
+        return BrokenBarrierError(self.keys.name)  # -1: told so before, in an answer that was lost
 
     def time_is_up(self) -> bool:
         # Who does not wait any longer breaks the barrier for all, unless all have come in this very moment.
@@ -87,8 +74,9 @@ async def move(keys: LockKeys, what: str, parties: int, retain_ms: int, settings
     args = (what, parties, retain_ms, keys.inboxes, settings.tombstone_ms)
     call = Call("barrier_move", (keys.lock, f"{keys.base}:arrived", keys.gone), args, settings.request_timeout_s)
     while True:
-        moved = barrier_moved_of(await outlast(call, settings))
-        if isinstance(moved, Refusal):
-            raise DeclarationMismatch(BARRIER.name, keys.name, parties, moved.stored)
-        if what != "reset" or not moved.broken:
-            return moved
+        code, *facts = await outlast(call, settings)
+        if code == _DECLARED_OTHERWISE:
+            raise DeclarationMismatch(BARRIER.name, keys.name, parties, facts[0])
+        generation, waiting, broken = facts
+        if what != "reset" or not broken:
+            return BarrierMoved(generation, waiting, broken == 1)

@@ -21,7 +21,7 @@ from holdfast._core.overview import Entry, keys_of, look_at
 from holdfast._core.rwlock import reader_beneath
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import mark_of
-from holdfast._core.waiting import Acquisition, once_more, release
+from holdfast._core.waiting import Acquisition, once_more
 
 #: What became of a holder that was to be broken: it let go by itself; it was released on its behalf; it held no more.
 LET_GO, FORCED, GONE = "let go", "forced", "gone"
@@ -114,6 +114,6 @@ async def take_away(all_held: Sequence[Held], text: str, grace_s: float, setting
     for at in late:
         turn = all_held[at].turn(settings)
         turn.stray = True  # requests of that holder may be under way: its token is buried
-        if not await release(turn):
+        if not await turn.release():
             became[at] = LET_GO
     return became

@@ -11,13 +11,10 @@ one script looks where it is and does what is next, so that asking again is alwa
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from holdfast._core.effects import Call, Reply
 from holdfast._core.keys import LockKeys, part_of_key
 from holdfast._core.kinds import CONDITION
 from holdfast._core.replicas import Sync
-from holdfast._core.replies import Refusal
 from holdfast._core.retry import outlast
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Args, request_timeout_for
@@ -29,24 +26,6 @@ _NOT_HELD = -2
 
 def condition_key(keys: LockKeys, name: str) -> str:
     return f"{keys.base}:cond:{part_of_key(name)}"
-
-
-def notified_of(reply: Reply) -> bool | None:
-    """Return whether a notification has let a condition's waiter on; None: the answer does not say."""
-    if reply[0] == 1:
-        return bool(reply[2])
-    return bool(reply[5]) if len(reply) > 5 else None
-
-
-class Notified(NamedTuple):
-    """How many waiters a notification let on; -1: the lock is not held. `more`: one call has not looked at all."""
-
-    waiters: int
-    more: bool
-
-
-def notified_by(reply: Reply) -> Notified:
-    return Notified(reply[0], True) if type(reply) is list else Notified(reply, False)
 
 
 class ConditionAcquisition(Acquisition):
@@ -95,13 +74,12 @@ class ConditionAcquisition(Acquisition):
         return (1 if self.notified and not self.leaving else 0,)
 
     def heard(self, reply: Reply) -> None:
-        if notified_of(reply) is False:
+        # The last number of a grant, or behind a place: 0 where no notification has let it on.
+        if 0 in (reply[2:] if reply[0] == 1 else reply[5:]):
             self.notified = False
 
-    def refused(self, refusal: Refusal) -> Exception:
-        if refusal.code == _NOT_HELD:
-            return NotHeld(self.keys.name, "wait()")
-        return super().refused(refusal)
+    def refused(self, code: int, stored: int = 0) -> Exception:
+        return NotHeld(self.keys.name, "wait()") if code == _NOT_HELD else super().refused(code)
 
     def time_is_up(self) -> bool:
         # Whatever happens, the caller holds the lock again when it goes on.
@@ -125,8 +103,8 @@ async def notify(
             (holder, count - done, keys.inboxes, f"{number}.{part}" if part else number),
             request_timeout_for(ttl_ms, settings),
         )
-        notified = notified_by(await outlast(call, settings))
-        if not notified.more:
-            return done + notified.waiters if notified.waiters >= 0 else done or -1
-        done += notified.waiters
+        notified = await outlast(call, settings)
+        if type(notified) is int:
+            return done + notified if notified >= 0 else done or -1
+        done += notified[0]  # one call has not looked at all of them
         part += 1

@@ -17,7 +17,6 @@ from holdfast._core.effects import Call, Listen, Now, Unlisten
 from holdfast._core.kinds import LOCK
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import RENEWAL, Order
-from holdfast._core.replies import Refusal
 from holdfast._core.tokens import crash_ms_of
 from holdfast._core.waiting import UNHEARD, UNKNOWN, request_timeout_for
 from holdfast.errors import ConfigurationError
@@ -55,8 +54,8 @@ class CrashAcquisition(LockAcquisition):
         self.short_ms = 2 * self.crash_ms
         return await super().renew(ttl_ms, order)
 
-    def refused(self, refusal: Refusal) -> Exception:
-        if refusal.code != UNKNOWN:
-            return super().refused(refusal)
+    def refused(self, code: int, stored: int = 0) -> Exception:
+        if code != UNKNOWN:
+            return super().refused(code)
         allowed = "0, or None: this server does not tell scripts which clients are there, and in which run of it"
         return ConfigurationError("crash_release", self.crash_ms / 1000, allowed)

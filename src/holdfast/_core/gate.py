@@ -11,13 +11,9 @@ that waited.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from holdfast._core.effects import Call, Reply
+from holdfast._core.effects import Call
 from holdfast._core.keys import LockKeys
 from holdfast._core.kinds import Kind
-from holdfast._core.record import RENEWAL, Order
-from holdfast._core.replies import Refusal, refusal_of
 from holdfast._core.retry import outlast
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition
@@ -25,21 +21,8 @@ from holdfast.errors import DeclarationMismatch
 
 #: A gate grants nothing that could end; the time limit of an answer's worth.
 _FOR_EVER_MS = 86_400_000
-#: A refusal of gate_wait.
+#: A refusal of both scripts.
 _DECLARED_OTHERWISE = -2
-
-
-class GateMoved(NamedTuple):
-    """What a gate is missing; `more`: there are more to be told that it is open than one call tells."""
-
-    missing: int
-    more: bool
-
-
-def gate_moved_of(reply: Reply) -> GateMoved | Refusal:
-    if reply[0] != 1:
-        return refusal_of(reply)
-    return GateMoved(reply[1], len(reply) > 2)
 
 
 class GateAcquisition(Acquisition):
@@ -64,16 +47,13 @@ class GateAcquisition(Acquisition):
     def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
         return self._call("wait" if queueing else "try", request_timeout_s, arrival)
 
-    def extend(self, ttl_ms: int, request_timeout_s: float, order: Order = RENEWAL) -> Call:
-        return self._call("try", request_timeout_s)
-
     def undo(self, tombstone_ms: int, request_timeout_s: float) -> Call:
         return self._call("leave", request_timeout_s)
 
-    def refused(self, refusal: Refusal) -> Exception:
-        if refusal.code == _DECLARED_OTHERWISE:
-            return DeclarationMismatch(self.kind.name, self.keys.name, self.declared, refusal.stored)
-        return super().refused(refusal)
+    def refused(self, code: int, stored: int = 0) -> Exception:
+        if code == _DECLARED_OTHERWISE:
+            return DeclarationMismatch(self.kind.name, self.keys.name, self.declared, stored)
+        return super().refused(code)
 
 
 async def move(
@@ -83,8 +63,8 @@ async def move(
     args = (token, what, retain_ms, declared, keys.inboxes, settings.tombstone_ms)
     call = Call("gate_move", (keys.lock, keys.queue, keys.gone), args, settings.request_timeout_s)
     while True:
-        moved = gate_moved_of(await outlast(call, settings))
-        if isinstance(moved, Refusal):
-            raise DeclarationMismatch(kind.name, keys.name, declared, moved.stored)
-        if not moved.more:
-            return moved.missing
+        code, number, *more = await outlast(call, settings)
+        if code == _DECLARED_OTHERWISE:
+            raise DeclarationMismatch(kind.name, keys.name, declared, number)
+        if not more:  # else there are more to be told that it is open than one call tells
+            return int(number)

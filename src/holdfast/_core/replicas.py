@@ -96,11 +96,6 @@ class Replicas:
         return None
 
 
-def tail_of(sync: Sync, ttl_ms: int) -> SyncTail | None:
-    """Return what to send behind a request. May raise `RequestFailed`."""
-    return sync.tail(ttl_ms) if isinstance(sync, Replicas) else sync
-
-
 def judge(sync: Sync, name: str, answer: tuple[object, ...], now: float) -> None:
     """Raises `NotAcked` when the answer (reply, acked, what INFO told) says that too few replicas have it."""
     acked = answer[1]

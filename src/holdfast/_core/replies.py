@@ -146,25 +146,6 @@ def taken_of(reply: Reply) -> Taken:
     return Taken(reply[1], _text(reply[2]), reply[3], reply[4])
 
 
-def is_granted(reply: Reply) -> bool:
-    return bool(reply[0] == 1)
-
-
-class Refusal(NamedTuple):
-    """The answer of an asking script that is neither a grant nor busy. Which `code` says what: the script's head.
-
-    `stored`: what was declared by another client, or 0.
-    """
-
-    code: int
-    stored: int
-
-
-def refusal_of(reply: Reply) -> Refusal:
-    """Parse `[-1]`, `[-2, …]` or `[-3, …]`."""
-    return Refusal(reply[0], reply[1] if len(reply) > 1 else 0)
-
-
 class _VoteFields(NamedTuple):
     kind: int
     fence: int = 0

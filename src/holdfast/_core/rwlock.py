@@ -20,7 +20,7 @@ from holdfast._core.keys import LockKeys
 from holdfast._core.kinds import RWLOCK
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import Sync, judge
-from holdfast._core.replies import Refusal, RWSeen, is_granted, rw_seen_of
+from holdfast._core.replies import RWSeen, rw_seen_of
 from holdfast._core.retry import Retry
 from holdfast._core.waiting import Acquisition, Args, Grant, granted, once_more, request_timeout_for
 from holdfast.errors import LeaseLost, UpgradeRefused
@@ -74,12 +74,12 @@ class RWAcquisition(Acquisition):
         # A reader may have been handed the lock's own key, and joins the readers when it asks.
         return not _READER_TOKEN.fullmatch(self.token)
 
-    def refused(self, refusal: Refusal) -> Exception:
-        if refusal.code == _NO_READER:
+    def refused(self, code: int, stored: int = 0) -> Exception:
+        if code == _NO_READER:
             return LeaseLost(self.keys.name, "taken", "read lock")
-        if refusal.code == _UPGRADED_BY_ANOTHER:
+        if code == _UPGRADED_BY_ANOTHER:
             return UpgradeRefused(self.keys.name)
-        return super().refused(refusal)
+        return super().refused(code)
 
     def make_record(self, name: str, grant: Grant) -> RWRecord:
         record = super().make_record(name, grant)
@@ -106,14 +106,14 @@ async def downgrade(writer: RWAcquisition, reader: RWAcquisition) -> Grant | Non
                 reply = await Call("rw_downgrade", reader.all_keys, args, request_timeout_s, sync=reader.tail())
                 if reader.sync is not None:
                     answer, reply = reply, reply[0]
-                    if is_granted(reply):
+                    if reply[0] == 1:
                         judge(reader.sync, reader.name, answer, asked_at)
             except RequestFailed as failure:
                 if not await retry.again(failure):
                     raise
             else:
                 grant = granted(reply, asked_at, await Now(), reader.ttl_ms)
-                if grant is None and is_granted(reply):
+                if grant is None and reply[0] == 1:
                     await Spawn(reader.give_back())  # its time was over before we heard of it
                 return grant
     except BaseException:

@@ -14,7 +14,7 @@ from holdfast._core.effects import Call
 from holdfast._core.keys import LockKeys
 from holdfast._core.kinds import SEMAPHORE
 from holdfast._core.replicas import Sync
-from holdfast._core.replies import Refusal, SemaphoreSeen, semaphore_seen_of
+from holdfast._core.replies import SemaphoreSeen, semaphore_seen_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Args, once_more
 from holdfast.errors import DeclarationMismatch, TooManyPermits
@@ -50,12 +50,12 @@ class SemaphoreAcquisition(Acquisition):
     def extend_more(self) -> Args:  # type: ignore[override]
         return (self.settings.fence_ms,)
 
-    def refused(self, refusal: Refusal) -> Exception:
-        if refusal.code == _DECLARED_OTHERWISE:
-            return DeclarationMismatch(SEMAPHORE.name, self.keys.name, self.declared, refusal.stored)
-        if refusal.code == _TOO_MANY:
-            return TooManyPermits(self.keys.name, int(self.token.split(":")[1].partition(".")[0]), refusal.stored)
-        return super().refused(refusal)
+    def refused(self, code: int, stored: int = 0) -> Exception:
+        if code == _DECLARED_OTHERWISE:
+            return DeclarationMismatch(SEMAPHORE.name, self.keys.name, self.declared, stored)
+        if code == _TOO_MANY:
+            return TooManyPermits(self.keys.name, int(self.token.split(":")[1].partition(".")[0]), stored)
+        return super().refused(code)
 
 
 async def resize(keys: LockKeys, limit: int, request_timeout_s: float, settings: Settings = DEFAULT) -> int:

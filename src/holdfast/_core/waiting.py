@@ -22,7 +22,7 @@ first time.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from holdfast._core.effects import (
     AwaitWake,
@@ -30,7 +30,6 @@ from holdfast._core.effects import (
     Effect,
     Listen,
     Now,
-    Protocol,
     Random,
     Reply,
     Spawn,
@@ -41,8 +40,8 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.kinds import Kind
 from holdfast._core.record import RENEWAL, LeaseRecord, Order, broken_by, note_for
-from holdfast._core.replicas import NotAcked, Replicas, Sync, SyncTail, judge, tail_of
-from holdfast._core.replies import Refusal, Taken, refusal_of, taken_of
+from holdfast._core.replicas import NotAcked, Replicas, Sync, SyncTail, judge
+from holdfast._core.replies import Taken, taken_of
 from holdfast._core.retry import Backoff, Retry
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tokens import crash_ms_of, is_kept, is_ours
@@ -105,15 +104,12 @@ def released(reply: Reply) -> bool | None:
     return reply > 0 if -1 < reply < 3 else None
 
 
-class Busy:
+class Busy(NamedTuple):
     """Time was up, or as many wait as may (`is_full`): who held it when last seen, and for how long we waited."""
 
-    __slots__ = ("holder", "is_full", "waited_s")
-
-    def __init__(self, holder: str | None, waited_s: float, is_full: bool = False) -> None:
-        self.holder = holder
-        self.waited_s = waited_s
-        self.is_full = is_full
+    holder: str | None
+    waited_s: float
+    is_full: bool = False
 
 
 class Acquisition:
@@ -186,7 +182,7 @@ class Acquisition:
 
     def tail(self) -> SyncTail | None:
         """Return what to send behind a request that grants or extends. May raise `RequestFailed`."""
-        return None if self.sync is None else tail_of(self.sync, self.ttl_ms)
+        return self.sync.tail(self.ttl_ms) if isinstance(self.sync, Replicas) else self.sync
 
     def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
         """The request: be granted, or (when `queueing`) take the place of this arrival.
@@ -229,10 +225,6 @@ class Acquisition:
         args = (self.token, self.settings.fence_ms, self.claim_ms, self.keys.inboxes, tombstone_ms)
         return Call(self.kind.undo, self.all_keys, (*args, *self.undo_more), request_timeout_s)
 
-    def give_back(self) -> Protocol[None]:
-        """Undo whatever an ask with this token has done or may still do."""
-        return give_back(self)
-
     def make_record(self, name: str, grant: Grant) -> LeaseRecord:
         """Make the record of a lease that was granted to this turn."""
         self.stray = grant.stray
@@ -252,9 +244,54 @@ class Acquisition:
         record.places = self.places()
         return record
 
-    def release(self, sure_until: float | None = None) -> Protocol[bool]:
-        """Release what is held; False when it was not held any more. `sure_until`: see `release`."""
-        return release(self, sure_until)
+    async def release(self, sure_until: float | None = None) -> bool:
+        """Release; False when it was not held any more.
+
+        Repeated for a short while when the server is in trouble; then left to the background, and `RequestFailed`
+        raised. `sure_until`: later, others may have it before it is asked for, so that a try without an answer has not
+        released it.
+        """
+        settings = self.settings
+        tombstone_ms = settings.tombstone_ms if self.stray else 0
+        found = False  # by an earlier try, perhaps
+        retry: Retry | None = None  # made when it is needed: a client that closes releases thousands
+        try:
+            sure = sure_until is None or await Now() < sure_until
+            while True:
+                try:
+                    reply: Reply = await self.undo(tombstone_ms, request_timeout_for(self.ttl_ms, settings))
+                except RequestFailed as failure:
+                    found = found or (sure and failure.maybe_executed)
+                    retry = retry or Retry(settings, settings.short_retry_s)
+                    if not await retry.again(failure):
+                        raise
+                    continue
+                found = found or reply > 0
+                if released(reply) is not None:
+                    return found
+                # Done, but more dead waiters come before a living one than one call looks at: go on.
+                retry = retry or Retry(settings, settings.short_retry_s)
+                if not await retry.in_time():
+                    await Spawn(self.give_back())
+                    return found
+        except BaseException:
+            await Spawn(self.give_back())
+            raise
+
+    async def give_back(self) -> None:
+        """Undo whatever an acquire with this token has done or may do; tried until its ttl and its place are over."""
+        settings = self.settings
+        lasts_s = max(self.ttl_ms, settings.tombstone_ms) / 1000 + 1.0
+        retry = Retry(settings, until=await Now() + lasts_s)
+        while True:
+            try:
+                reply: Reply = await self.undo(settings.tombstone_ms, request_timeout_for(self.ttl_ms, settings))
+            except RequestFailed as failure:
+                if not await retry.again(failure, unsettled=True):
+                    return  # the ttl ends it
+            else:
+                if type(reply) is not int or released(reply) is not None or not await retry.in_time():
+                    return
 
     async def renew(self, ttl_ms: int, order: Order = RENEWAL) -> int:
         """Extend to `ttl_ms` from now: 0 when not held any more, 1 or for how many ms it is. Raises `RequestFailed`."""
@@ -284,8 +321,11 @@ class Acquisition:
                     raise  # else: there are more replicas than we knew
         raise AssertionError
 
-    def refused(self, refusal: Refusal) -> Exception:
-        """The error behind a reply that is neither granted nor busy."""
+    def refused(self, code: int, stored: int = 0) -> Exception:
+        """The error behind a reply that is neither granted nor busy: which `code` says what, the script's head tells.
+
+        `stored`: what was declared by another client.
+        """
         return RequestFailed("closed", "this acquisition was given back", "", maybe_executed=False, transient=False)
 
     async def meanwhile(self) -> None:
@@ -297,23 +337,6 @@ class Acquisition:
     def time_is_up(self) -> bool:
         """Return True if the turn goes on, without a limit, though the caller's time is over."""
         return False
-
-
-def _is_late(left_s: float, claim_ms: int, took_s: float) -> bool:
-    """True if too little is left of a pushed grant's window to take it as it is; its request took `took_s`."""
-    return left_s < _LEAST_LEFT * claim_ms / 1000 or left_s < _LEAST_TURNS * took_s
-
-
-def _look_again_s(taken: Taken, settings: Settings, chance: float) -> float:
-    """Return how long to sleep without a message behind a holder of ours: some get lost. `chance` is in [0, 1)."""
-    wait_s = settings.recheck_max_s
-    if taken.remaining_ms >= 0:
-        wait_s = min(wait_s, taken.remaining_ms / 1000 + settings.recheck_late_s * (0.5 + chance))
-    if "!" in taken.holder and (crash_ms := crash_ms_of(taken.holder)):
-        wait_s = min(wait_s, crash_ms / 3000 * (taken.place + 1))  # who looks sees whether its client has gone
-    # The waiter that the lock is handed to may hang: those behind it find that out when they look. All together
-    # look no more often than a few times in a claim window, however many there are.
-    return min(wait_s, settings.claim_ms / 1000 * (max(taken.place, 1) + chance / 2))
 
 
 def request_timeout_for(ttl_ms: int, settings: Settings) -> float:
@@ -363,30 +386,6 @@ async def wait_for(acquisition: Acquisition, timeout_s: float | None, *, listeni
 class _Waiting:
     """One acquisition under way: what may stand on the server for it, and until when it is waited for."""
 
-    __slots__ = (
-        "acquisition",
-        "arrival",
-        "asked_at",
-        "began_at",
-        "check_at",
-        "deaf",
-        "doubtful",
-        "foreign_polls",
-        "give_up_at",
-        "holder",
-        "late_at",
-        "listening",
-        "now",
-        "queued",
-        "queued_at",
-        "queueing",
-        "registered",
-        "request_timeout_s",
-        "retry",
-        "stray",
-        "waits",
-    )
-
     def __init__(self, acquisition: Acquisition, timeout_s: float | None, listening: bool, now: float) -> None:
         settings = acquisition.settings
         self.acquisition = acquisition
@@ -427,7 +426,7 @@ class _Waiting:
             listen.deaf_at = self.asked_at if self.deaf else None
             untold = await listen
             if untold and acquisition.crash_ms:
-                raise acquisition.refused(Refusal(UNKNOWN, 0))
+                raise acquisition.refused(UNKNOWN)
             acquisition.inboxes = f"?{acquisition.keys.inboxes}" if untold else acquisition.keys.inboxes
             self.now = await Now()
         if acquisition.look_every_s is not None:
@@ -486,7 +485,7 @@ class _Waiting:
         if reply[0] < 0:
             if reply[0] < -1:
                 self.doubtful = False  # refused before anything was written
-            raise self.acquisition.refused(refusal_of(reply))
+            raise self.acquisition.refused(*reply)
         self.doubtful = False
         return await self._taken(taken_of(reply))
 
@@ -567,14 +566,22 @@ class _Waiting:
             return None
         claim_ms = min(wake.claim_ms, acquisition.ttl_ms)
         until = deadline(self.queued_at, claim_ms)
-        if _is_late(until - self.now, claim_ms, took_s):
+        left_s = until - self.now
+        if left_s < _LEAST_LEFT * claim_ms / 1000 or left_s < _LEAST_TURNS * took_s:
             return None
         return Grant(wake.fence, self.now, until=until)
 
     async def _until_next_look_s(self, taken: Taken) -> float:
-        """Return how long to sleep without a wake-up."""
-        acquisition = self.acquisition
-        wait_s = _look_again_s(taken, acquisition.settings, await Random())
+        """Return how long to sleep without a message: some get lost."""
+        acquisition, settings, chance = self.acquisition, self.acquisition.settings, await Random()
+        wait_s = settings.recheck_max_s
+        if taken.remaining_ms >= 0:
+            wait_s = min(wait_s, taken.remaining_ms / 1000 + settings.recheck_late_s * (0.5 + chance))
+        if "!" in taken.holder and (crash_ms := crash_ms_of(taken.holder)):
+            wait_s = min(wait_s, crash_ms / 3000 * (taken.place + 1))  # who looks sees whether its client has gone
+        # The waiter that the lock is handed to may hang: those behind it find that out when they look. All together
+        # look no more often than a few times in a claim window, however many there are.
+        wait_s = min(wait_s, settings.claim_ms / 1000 * (max(taken.place, 1) + chance / 2))
         if taken.holder and not is_ours(taken.holder):
             wait_s = min(wait_s, await self.foreign_polls.next_s())
         if acquisition.look_every_s is not None:
@@ -601,55 +608,3 @@ class _Waiting:
             await Unlisten(self.acquisition.token)
         if self.doubtful or self.queued or self.stray:
             await Spawn(self.acquisition.give_back())
-
-
-async def release(acquisition: Acquisition, sure_until: float | None = None) -> bool:
-    """Release; False when it was not held any more.
-
-    Repeated for a short while when the server is in trouble; then left to the background, and `RequestFailed` raised.
-    `sure_until`: later, others may have it before it is asked for, so that a try without an answer has not released it.
-    """
-    settings = acquisition.settings
-    tombstone_ms = settings.tombstone_ms if acquisition.stray else 0
-    found = False  # by an earlier try, perhaps
-    retry: Retry | None = None  # made when it is needed: a client that closes releases thousands
-    try:
-        sure = sure_until is None or await Now() < sure_until
-        while True:
-            try:
-                reply: Reply = await acquisition.undo(tombstone_ms, request_timeout_for(acquisition.ttl_ms, settings))
-            except RequestFailed as failure:
-                found = found or (sure and failure.maybe_executed)
-                retry = retry or Retry(settings, settings.short_retry_s)
-                if not await retry.again(failure):
-                    raise
-                continue
-            found = found or reply > 0
-            if released(reply) is not None:
-                return found
-            # Done, but more dead waiters come before a living one than one call looks at: go on.
-            retry = retry or Retry(settings, settings.short_retry_s)
-            if not await retry.in_time():
-                await Spawn(acquisition.give_back())
-                return found
-    except BaseException:
-        await Spawn(acquisition.give_back())
-        raise
-
-
-async def give_back(acquisition: Acquisition) -> None:
-    """Undo whatever an acquire with this token has done or may do; tried until its ttl and its place are over."""
-    settings = acquisition.settings
-    lasts_s = max(acquisition.ttl_ms, settings.tombstone_ms) / 1000 + 1.0
-    retry = Retry(settings, until=await Now() + lasts_s)
-    while True:
-        try:
-            reply: Reply = await acquisition.undo(
-                settings.tombstone_ms, request_timeout_for(acquisition.ttl_ms, settings)
-            )
-        except RequestFailed as failure:
-            if not await retry.again(failure, unsettled=True):
-                return  # the ttl ends it
-        else:
-            if type(reply) is not int or released(reply) is not None or not await retry.in_time():
-                return
