@@ -46,7 +46,6 @@ class ReadLease(Lease):
         record = self._record
         if record.check_expired(clock()):
             raise self._ended("upgrade()")
-        assert isinstance(record, rwlock.RWRecord)
         side = _Upgrade(self._session, record, self)
         # sync: return side._acquire(timeout_of(timeout), cancel, sys._getframe(1))
         return await side._acquire(timeout_of(timeout), sys._getframe(1))
@@ -72,7 +71,6 @@ class WriteLease(Lease):
         record = self._record
         if record.check_expired(clock()):
             raise self._ended("downgrade()")
-        assert isinstance(record, rwlock.RWRecord)
         driver = self._driver
         try:
             driver.leaving[record.token] = record  # for one that closes the client meanwhile
@@ -138,7 +136,7 @@ class WriteLock(_Side[WriteLease]):
 class _Change(_Side[L]):
     """One change from one side to the other, under the options of the lease before; both end when that has to."""
 
-    def __init__(self, session: Session, before: rwlock.RWRecord) -> None:
+    def __init__(self, session: Session, before: LeaseRecord) -> None:
         super().__init__(session, before.name, options_after(before))
         self._sync = before.sync
         self._until = before.max_until
@@ -146,7 +144,7 @@ class _Change(_Side[L]):
 
 
 class _Upgrade(_Change[WriteLease], WriteLock):
-    def __init__(self, session: Session, reader: rwlock.RWRecord, lease: ReadLease) -> None:
+    def __init__(self, session: Session, reader: LeaseRecord, lease: ReadLease) -> None:
         super().__init__(session, reader)
         self._beneath = lease
         self._owned_as = ()  # the reader beneath it says who owns it
@@ -162,7 +160,7 @@ class _Upgrade(_Change[WriteLease], WriteLock):
 
 
 class _Downgrade(_Change[ReadLease], ReadLock):
-    def __init__(self, session: Session, writer: rwlock.RWRecord) -> None:
+    def __init__(self, session: Session, writer: LeaseRecord) -> None:
         super().__init__(session, writer)
         self._writer = writer
 

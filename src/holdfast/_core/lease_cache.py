@@ -64,8 +64,7 @@ class CachedLease(Tenure):
         self.key = acquisition.key
         self.name = acquisition.name
         self.ttl_ms = acquisition.ttl_ms
-        self.claim_ms = acquisition.claim_ms
-        self.least_s = self.claim_ms / 2000
+        self.least_s = acquisition.claim_ms / 2000
         self.places = acquisition.places()
         self.cache_for_s = cache_for_s
         self.kept_at_most_until = granted_at + self.ttl_ms / 2000
@@ -94,7 +93,7 @@ class CachedLease(Tenure):
             return True
         self.deadline = record.deadline
         self.renew_from = record.renew_from
-        until = min(now + self.cache_for_s, self.kept_at_most_until, self.deadline - self._least_s())
+        until = min(now + self.cache_for_s, self.kept_at_most_until, self.deadline - self.least_s)
         if (
             self.ended
             or self.wanted
@@ -163,11 +162,6 @@ class CachedLease(Tenure):
         except RequestFailed:
             pass  # it goes on in the background, until the ttl ends it
 
-    async def _give_back(self, token: str) -> None:
-        """Release what that acquire has taken, if it has, and did not begin."""
-        if self.was_taken(token):
-            await self.give_up()
-
     def look(self, now: float) -> float | None:
         """Do what is due. Returns when to look again; None: not at all."""
         idle = self.holder
@@ -177,18 +171,18 @@ class CachedLease(Tenure):
         cut_at = self.idle_since + self.cache_for_s * _CUT_AT
         if type(idle) is not list or idle:
             # In use, or about to be; or an exception came between taking it for the client and what follows.
-            if type(idle) is list and type(idle[0]) is not str and now >= self.idle_until + self._least_s():
+            if type(idle) is list and type(idle[0]) is not str and now >= self.idle_until + self.least_s:
                 self.lease_cache.spawn(self.give_up())
                 return None
             if now < self.kept_at_most_until:
                 return max(cut_at, now + self.cache_for_s * _CUT_AT)
-            return None if type(idle) is not list else now + self._least_s()
+            return None if type(idle) is not list else now + self.least_s
         if now >= self.idle_until:
             self.let_go()
-            return now + self._least_s()
+            return now + self.least_s
         if now < cut_at:
             return min(cut_at, self.idle_until)
-        if (self.idle_until - now + self._least_s()) < _CUT_BELOW * (self.deadline - now) and _is_first(idle):
+        if (self.idle_until - now + self.least_s) < _CUT_BELOW * (self.deadline - now) and _is_first(idle):
             self.lease_cache.spawn(self._cut())
         return self.idle_until
 
@@ -196,7 +190,7 @@ class CachedLease(Tenure):
         """Leave it no more ttl than it needs while it is idle."""
         asks = self.asks()
         sent_at = await Now()
-        ttl_ms = int((self.idle_until - sent_at + self._least_s()) * 1000)
+        ttl_ms = int((self.idle_until - sent_at + self.least_s) * 1000)
         held = 0
         if ttl_ms > 0 and not (self.wanted or self.ended):
             self.orders += 1
@@ -225,10 +219,6 @@ class CachedLease(Tenure):
         self.holder = self.idle
         if self.wanted or self.ended or (self.watch is not None and not self.watch.alive):
             self.let_go()  # told in between
-
-    def _least_s(self) -> float:
-        """Return the time below which nothing begins."""
-        return self.claim_ms / 2000
 
 
 class KeptLease(TenureLease):
@@ -282,10 +272,7 @@ class KeptLease(TenureLease):
         asks.short_ms = int(self.short_s * 1000)
         return asks.renew(ttl_ms, *order)
 
-    def release(self) -> Protocol[bool]:
-        return self._release()
-
-    async def _release(self) -> bool:
+    async def release(self) -> bool:
         kept, turn = self.kept, self.turn
         if kept.holder is not self:
             return True  # it was handed on
@@ -299,10 +286,6 @@ class KeptLease(TenureLease):
     def lose(self, reason: str) -> None:
         self.kept.end()
         super().lose(reason)
-
-    def lose_again(self, reason: str) -> None:
-        self.kept.end()
-        super().lose_again(reason)
 
 
 class LeaseCache(dict[str, CachedLease]):

@@ -126,6 +126,7 @@ class LeaseRecord:
     #: Of a lease that its client may hand on: see `tenure.py`.
     turn: Any = None
     says: str | None = None  # its note, for people
+    sync: Any = None  # which replicas had to acknowledge it, for what goes on from it
     #: What the user has of it, if that is still there; where it is not, it is renewed no more.
     lease: Callable[[], Any] | None = None
     tenure: Any = None
@@ -250,17 +251,6 @@ class LeaseRecord:
     def _report_loss(self, reason: str) -> None:
         report, self.report = self.report, SILENT  # once
         report.lost(self, reason)
-
-    def lose_again(self, reason: str) -> None:
-        """Go on with a `lose` that an exception may have come out of, at any point."""
-        if self.alive:
-            self._end()
-            self.reason = reason
-            self.state = LeaseState.LOST
-        if self.state is LeaseState.LOST:
-            self._report_loss(reason)
-            if self.on_loss is not None:
-                self.on_loss(reason)
 
     def mark_released(self) -> bool:
         """Mark the lease released; False when it had ended before."""

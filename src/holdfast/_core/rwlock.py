@@ -18,8 +18,7 @@ from holdfast._core.effects import Call, Now, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.kinds import RWLOCK
-from holdfast._core.record import LeaseRecord
-from holdfast._core.replicas import Sync, judge
+from holdfast._core.replicas import judge
 from holdfast._core.replies import RWSeen, rw_seen_of
 from holdfast._core.retry import Retry
 from holdfast._core.waiting import Acquisition, Args, Grant, granted, once_more, request_timeout_for
@@ -49,21 +48,12 @@ def reader_beneath(token: str) -> str | None:
     return f"{found[1]}r{found[2]}" if found is not None else None
 
 
-class RWRecord(LeaseRecord):
-    """A hold of one side, which may become one of the other under the same `sync`."""
-
-    __slots__ = ("sync",)
-
-    sync: Sync
-
-
 class RWAcquisition(Acquisition):
     """The turn to read, to write or to upgrade: the token says which."""
 
     __slots__ = ()
 
     kind = RWLOCK
-    record_type = RWRecord
 
     @property
     def extend_more(self) -> Args:  # type: ignore[override]
@@ -80,12 +70,6 @@ class RWAcquisition(Acquisition):
         if code == _UPGRADED_BY_ANOTHER:
             return UpgradeRefused(self.keys.name)
         return super().refused(code)
-
-    def make_record(self, name: str, grant: Grant) -> RWRecord:
-        record = super().make_record(name, grant)
-        assert isinstance(record, RWRecord)
-        record.sync = self.sync
-        return record
 
 
 async def downgrade(writer: RWAcquisition, reader: RWAcquisition) -> Grant | None:

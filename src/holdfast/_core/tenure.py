@@ -417,10 +417,6 @@ class TenureLease(LeaseRecord):
         super().lose(reason)
         self.turn.lost()
 
-    def lose_again(self, reason: str) -> None:
-        super().lose_again(reason)
-        self.turn.lost()
-
 
 async def wait_in_line(
     turn: LocalWaiter, ask: Ask, give_back: GiveBack, timeout_s: float | None, ttl_ms: int

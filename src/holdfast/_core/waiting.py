@@ -136,9 +136,6 @@ class Acquisition:
     undo_more: Args = ()
     extend_more: Args = ()
 
-    #: What its leases stand on.
-    record_type: type[LeaseRecord] = LeaseRecord
-
     #: `meanwhile` is awaited before every ask, and at least this often; None: never.
     look_every_s: float | None = None
 
@@ -230,7 +227,7 @@ class Acquisition:
         self.stray = grant.stray
         if grant.until is not None:
             self.short_ms = int((grant.until - grant.sent_at) * 1000)
-        record = self.record_type(
+        record = LeaseRecord(
             name,
             self.token,
             grant.fence,
@@ -240,7 +237,7 @@ class Acquisition:
             self.release,
             grant.until,
         )
-        record.stray = grant.stray
+        record.stray, record.sync = grant.stray, self.sync
         record.places = self.places()
         return record
 
