@@ -313,7 +313,6 @@ async def a_downgrade(story: Story) -> None:
     writer = await _writer(story)
     await world.renew(writer)
     await world.extend(writer, LONGER_MS)
-    assert isinstance(writer, rwlock.RWRecord)
     assert writer.mark_released()
     world.schedule.remove(writer)
     token = world.token(READER)
