@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from holdfast._core import mutex, plain, redlock
 from holdfast._core.crash import CrashAcquisition
@@ -33,7 +33,7 @@ from holdfast.errors import ConfigurationError
 _HELD = LeaseState.HELD
 
 
-class Exclusive:
+class _Exclusive:
     """`listens`: waiters hear of their turn, so that `acquire` wants to know whether the inbox is open.
 
     `renews`, `most_waiting`: as of `Acquisition`. `checks`: makes what looks for deadlocks during one acquire; None:
@@ -56,15 +56,6 @@ class Exclusive:
         self.settings = settings
         self.sync = sync
 
-    def acquire(
-        self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: LocalWaiter | None = None
-    ) -> Protocol[Grant | Busy]:
-        """Take it, waiting `timeout_s` at most (None: as long as it takes, 0: not at all).
-
-        `turn`: as which it was waited for inside of the client.
-        """
-        raise NotImplementedError
-
     @property
     def hands_on(self) -> bool:
         """Whether those that wait in one client may do so there: see `tenure.py`."""
@@ -82,19 +73,8 @@ class Exclusive:
         """The same two as parts of requests for several locks; where there are `first_calls`."""
         raise NotImplementedError
 
-    def make_record(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
-        raise NotImplementedError
 
-    def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:
-        """Undo what an interrupted acquisition may have done. `tenure`: which the token is of, if that is known."""
-        raise NotImplementedError
-
-    def inspect(self) -> Protocol[LockSeen]:
-        """(holder's token or "", remaining ms (-1 no ttl, -2 free), last fencing token, waiters)."""
-        raise NotImplementedError
-
-
-class OneServer(Exclusive):
+class OneServer(_Exclusive):
     """One server decides; `sync`: with the replicas that have to acknowledge; `scripts`: whether it has any."""
 
     __slots__ = ("scripts",)
@@ -106,6 +86,10 @@ class OneServer(Exclusive):
     def acquire(
         self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: LocalWaiter | None = None
     ) -> Protocol[Grant | Busy]:
+        """Take it, waiting `timeout_s` at most (None: as long as it takes, 0: not at all).
+
+        `turn`: as which it was waited for inside of the client.
+        """
         if self.scripts.refused and self.sync is None:
             return self._plainly(token, ttl_ms, timeout_s)
         return self._acquire(token, ttl_ms, timeout_s, listening, turn)
@@ -151,23 +135,19 @@ class OneServer(Exclusive):
         return mutex.acquire_each(self.keys, ttl_ms, self.settings), mutex.release_each(self.keys)
 
     def make_record(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
-        keys = self.keys
         if "!" in token and crash_ms_of(token):
             return _CrashRecord(self, token, grant, ttl_ms)
         if grant.more is not plain.PLAIN:
             kept = grant.kept
-            if kept is not None and type(kept) is CachedLease:
+            if type(kept) is CachedLease:
                 return KeptLease.again(kept, ttl_ms, grant.sent_at)
-            if not grant.stray:
-                if grant.turn is not None:
-                    return self._hold_in_line(grant.turn, token, grant, ttl_ms)
-                if kept is not None:
-                    kept = self._begin_to_keep(token, grant, ttl_ms)
-                    return KeptLease(kept, None, grant.fence, ttl_ms, grant.sent_at, grant.until)
-                return _LockRecord(self, token, grant, ttl_ms)
-            turn = LockAcquisition(keys, token, ttl_ms, self.settings, self.sync)
-            return turn.make_record(keys.name, grant)
-        settings, scripts = self.settings, self.scripts
+            if grant.turn is not None and not grant.stray:
+                return self._hold_in_line(grant.turn, token, grant, ttl_ms)
+            if kept is not None and not grant.stray:
+                kept = self._begin_to_keep(token, grant, ttl_ms)
+                return KeptLease(kept, None, grant.fence, ttl_ms, grant.sent_at, grant.until)
+            return _LockRecord(self, token, grant, ttl_ms)
+        keys, settings, scripts = self.keys, self.settings, self.scripts
         extend = partial(plain.renew, keys, token, scripts, settings)
 
         def release() -> Protocol[bool]:
@@ -209,6 +189,7 @@ class OneServer(Exclusive):
         return record
 
     def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:
+        """Undo what an interrupted acquisition may have done. `tenure`: which the token is of, if that is known."""
         if self.scripts.refused:
             return plain.give_back(self.keys, token, ttl_ms, self.scripts, self.settings)
         return LockAcquisition(self.keys, token, ttl_ms, self.settings, tenure=tenure).give_back()
@@ -270,6 +251,8 @@ class _LockRecord(_OfServer):
         self._exclusive = exclusive
         name = exclusive.keys.name
         LeaseRecord.__init__(self, name, token, grant.fence, ttl_ms, grant.sent_at, None, None, grant.until)
+        if grant.stray:
+            self.stray = True
 
 
 class _CrashRecord(_LockRecord):
@@ -283,7 +266,7 @@ class _CrashRecord(_LockRecord):
 
     def __init__(self, exclusive: OneServer, token: str, grant: Grant, ttl_ms: int) -> None:
         super().__init__(exclusive, token, grant, ttl_ms)
-        self.crash_ms, self.stray = crash_ms_of(token), grant.stray
+        self.crash_ms = crash_ms_of(token)
         # One that was pushed is not noted as alive, so that others do not get in early.
         self.proved_until = deadline(grant.sent_at, self.crash_ms)
 
@@ -353,7 +336,7 @@ class _LineRecord(_OfServer, TenureLease):
         return made
 
 
-class OverQuorum(Exclusive):
+class OverQuorum(_Exclusive):
     """A majority of independent servers decides."""
 
     __slots__ = ("quorum",)
@@ -388,3 +371,6 @@ class OverQuorum(Exclusive):
 
     def inspect(self) -> Protocol[LockSeen]:
         return redlock.inspect(self.quorum, self.keys)
+
+
+Exclusive: TypeAlias = OneServer | OverQuorum

@@ -46,7 +46,7 @@ def group(all_keys: Sequence[LockKeys], together: bool) -> list[list[LockKeys]]:
 class MultiAcquisition(Acquisition):
     """The turn to hold all locks of one slot."""
 
-    __slots__ = ("fence", "locks")
+    __slots__ = ("earlier", "fence", "locks")
 
     kind = MULTILOCK
 
@@ -64,6 +64,8 @@ class MultiAcquisition(Acquisition):
         super().__init__(locks[0], token, ttl_ms, settings, sync)
         self.locks = tuple(locks)
         self.all_keys = tuple(key for keys in locks for key in keys.all)
+        #: Of a later slot: what is held of the earlier ones, and extended while this one is waited for.
+        self.earlier: Sequence[MultiAcquisition] = ()
         #: Told to all with an extension, where it is not 0.
         self.fence = 0
 
@@ -78,17 +80,9 @@ class MultiAcquisition(Acquisition):
     def extend_more(self) -> Args:  # type: ignore[override]
         return self.fence, self.settings.fence_ms
 
-
-class _LaterAcquisition(MultiAcquisition):
-    """The turn of a later slot: what is held of the earlier ones is extended while it is waited for."""
-
-    __slots__ = ("earlier",)
-
-    earlier: list[MultiAcquisition]
-
     @property
     def look_every_s(self) -> float | None:  # type: ignore[override]
-        return self.ttl_ms / 3000
+        return self.ttl_ms / 3000 if self.earlier else None
 
     async def meanwhile(self) -> None:
         if not await _all_extended(self.earlier, self.ttl_ms, 0):
@@ -105,12 +99,9 @@ def turns_for(
 ) -> list[MultiAcquisition]:
     turns: list[MultiAcquisition] = []
     for keys in group(all_keys, together):
-        if turns:
-            later = _LaterAcquisition(keys, token, ttl_ms, settings, sync)
-            later.earlier = turns[:]
-            turns.append(later)
-        else:
-            turns.append(MultiAcquisition(keys, token, ttl_ms, settings, sync))
+        turn = MultiAcquisition(keys, token, ttl_ms, settings, sync)
+        turn.earlier = turns[:]
+        turns.append(turn)
     return turns
 
 
@@ -153,8 +144,6 @@ async def acquire(
 
 async def _all_extended(turns: Sequence[MultiAcquisition], ttl_ms: int, fence: int, order: Order = RENEWAL) -> int:
     """Extend all at once; 0 when one is not held any more, as `Acquisition.renew`. Raises the first `RequestFailed`."""
-    if not turns:
-        return 1
     sync = turns[0].sync
     for last in (False, True):
         request_timeout_s = request_timeout_for(ttl_ms, turns[0].settings)
