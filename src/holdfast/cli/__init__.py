@@ -25,6 +25,7 @@ if _ends_at_once:
 
 import warnings  # noqa: E402
 from collections.abc import Callable, Sequence  # noqa: E402
+from typing import Any  # noqa: E402
 
 __all__ = ["main"]
 
@@ -58,8 +59,6 @@ environment:
 _COMMANDS = ("run", "elect", "status", "list", "deadlocks", "top", "watch", "web", "break", "ask", "doctor", "lab")
 #: Commands whose file and function are called otherwise: `break` is no name that Python can import.
 _ELSEWHERE = {"break": ("breaking", "main_of_break"), "ask": ("breaking", "main_of_ask")}
-#: Commands of distributions of their own, which have them as entry points of `holdfast.commands`.
-_APART = {"lab": "holdfast-lab"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,23 +80,18 @@ def _main(argv: Sequence[str] | None) -> int:
     words = [*(sys.argv[1:] if argv is None else argv)]  # `list` may be our module
     show = warnings.showwarning
 
-    def say(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: object = None,
-        line: str | None = None,
-    ) -> None:
+    def say(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         """Show what the client warns of as one sentence, and not as a line of our source."""
         if category is RuntimeWarning:
             report.say(str(message))
         else:
-            show(message, category, filename, lineno, None, line)
+            show(message, category, *place, **more)
 
     warnings.showwarning = say
     try:
         return _dispatch(words)
+    except exits.Ended as end:
+        return end.status
     except exits.UsageError as error:
         report.say(f"{error} (try: holdfast {error.command} --help)" if error.command else f"{error}")
         return exits.USAGE
@@ -131,22 +125,23 @@ def _dispatch(words: list[str]) -> int:
     if first not in _COMMANDS:
         known = ", ".join(_COMMANDS)
         raise exits.UsageError(f"there is no command {first!r}; there are: {known} (try: holdfast --help)")
+    if first == "lab":
+        return _lab(words[1:])
     from importlib import import_module
 
-    if first in _APART:
-        return _run_apart(first, words[1:])
     file, function = _ELSEWHERE.get(first, (first, "main"))
     command: Callable[[list[str]], int] = getattr(import_module(f"holdfast.cli.{file}"), function)  # no other file
     return command(words[1:])
 
 
-def _run_apart(name: str, words: list[str]) -> int:
+def _lab(words: list[str]) -> int:
+    """Run the command that the distribution of the lab has as an entry point."""
     from importlib.metadata import entry_points
 
     from holdfast.cli import exits, report
 
-    for found in entry_points(group="holdfast.commands", name=name):
+    for found in entry_points(group="holdfast.commands", name="lab"):
         command: Callable[[list[str]], int] = found.load()
         return command(words)
-    report.say(f"`holdfast {name}` is a package of its own: pip install {_APART[name]}")
+    report.say("`holdfast lab` is a package of its own: pip install holdfast-lab")
     return exits.UNAVAILABLE

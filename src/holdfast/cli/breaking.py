@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.cli import exits
-from holdfast.cli.options import Parser, add_server_options, client_options, duration
-from holdfast.cli.report import clean, emit_json, json_error, say
-from holdfast.cli.table import person
+from holdfast.cli.options import Parser, add_report_options, connected, duration
+from holdfast.cli.report import clean, emit_json, say, stamp
 from holdfast.errors import quoted
-from holdfast.web.view import KINDS
+from holdfast.web.view import KINDS, person
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from holdfast import Asked, Broken, Client, Holder
 
 __all__ = ["main_of_ask", "main_of_break"]
@@ -44,6 +45,14 @@ exit status: 0 when a holder was told; 66 no one holds it  75 its holder hears n
   64 usage  69 server not available  77 access refused"""
 
 
+class _Outcome(NamedTuple):
+    """What came of it: the status, a line for each holder, and the facts for programs."""
+
+    status: int
+    lines: list[str]
+    facts: dict[str, Any]
+
+
 def main_of_break(words: list[str]) -> int:
     parser = _parser("break", "Take a lock away from its holder, who is told, and hand it to the next one.", _EPILOG)
     parser.add_argument("--yes", action="store_true", help="do not ask whether to do it")
@@ -53,12 +62,12 @@ def main_of_break(words: list[str]) -> int:
     options = parser.parse_args(words)
     if not options.yes and not _can_be_asked():
         parser.error("--yes is needed where no one can be asked (stdin and stderr are no terminal)")
-    return _reported(options, _break)
+    return _reported("break", options, _break)
 
 
 def main_of_ask(words: list[str]) -> int:
     options = _parser("ask", "Ask the holder of a lock to let go soon.", _EPILOG_OF_ASK).parse_args(words)
-    return _reported(options, _ask)
+    return _reported("ask", options, _ask)
 
 
 def _parser(command: str, description: str, epilog: str) -> Parser:
@@ -67,8 +76,7 @@ def _parser(command: str, description: str, epilog: str) -> Parser:
     parser.add_argument("--reason", metavar="TEXT", default="", help="why, for the holder; who asks is told anyway")
     parser.add_argument("--holder", metavar="TOKEN", help="only this holder: its token, or its fencing token")
     parser.add_argument("--kind", choices=KINDS, help="if more than one is held under that name")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    add_server_options(parser, embedded=False)
+    add_report_options(parser)
     return parser
 
 
@@ -79,21 +87,15 @@ def _can_be_asked() -> bool:
         return False
 
 
-def _reported(options: argparse.Namespace, act: Any) -> int:
-    import holdfast
-
-    command = "break" if act is _break else "ask"
+def _reported(command: str, options: argparse.Namespace, act: Callable[[Client, argparse.Namespace], _Outcome]) -> int:
     sys.argv = [f"holdfast {command}"]  # as the holder is told
-    try:
-        with holdfast.connect(**client_options(options)) as client:
-            status, found = act(client, options)
-    except Exception as error:
-        if not options.json:
-            raise
-        return json_error(command, error)
+    with connected(options, command) as client:
+        status, lines, facts = act(client, options)
     if options.json:
-        emit_json(command, found, ok=status == exits.OK)
-    return int(status)
+        emit_json(command, facts, ok=status == exits.OK)
+    else:
+        sys.stdout.write("".join(f"{clean(line)}\n" for line in lines))
+    return status
 
 
 def _holder(options: argparse.Namespace) -> Any:
@@ -101,16 +103,16 @@ def _holder(options: argparse.Namespace) -> Any:
     return int(given) if given is not None and given.isascii() and given.isdigit() and len(given) < 20 else given
 
 
-def _break(client: Client, options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def _break(client: Client, options: argparse.Namespace) -> _Outcome:
     holders = [_holder(options)]
     if not options.yes:
         shown = _shown(client, options)
         if not shown.found:
-            return _none(options, shown)
+            return _none(options.name, shown)
         options.kind = shown.kind
-        if not _confirmed(options, shown):
+        if not _confirmed(options.name, shown):
             say(f"nothing was done to {quoted(options.name)}")
-            return exits.NOT_ACQUIRED, _facts(options, shown.kind, [], shown.found)
+            return _Outcome(exits.NOT_ACQUIRED, [], _facts(options.name, shown.kind, (), shown.found))
         if options.holder is None:
             holders = [*shown.found]  # those that were shown, and no other one
     broken = [
@@ -119,14 +121,15 @@ def _break(client: Client, options: argparse.Namespace) -> tuple[int, dict[str, 
     ]
     done = [each for each in broken if each]
     if not done:
-        return _none(options, broken[-1])
-    for each in done:
-        for holder in each.holders:
-            late = ", which did not answer and may not know yet" if holder in each.forced else ""
-            _print(options, f"{each.kind} {clean(options.name)}: taken from {clean(holder)}{late}")
-    forced = [holder.token for each in done for holder in each.forced]
-    facts = _facts(options, done[0].kind, [holder for each in done for holder in each.holders], [])
-    return exits.OK, {**facts, "forced": forced}
+        return _none(options.name, broken[-1])
+    forced = [holder for each in done for holder in each.forced]
+    taken = [holder for each in done for holder in each.holders]
+    late = ", which did not answer and may not know yet"
+    lines = [
+        f"{done[0].kind} {options.name}: taken from {holder}{late if holder in forced else ''}" for holder in taken
+    ]
+    facts = _facts(options.name, done[0].kind, taken)
+    return _Outcome(exits.OK, lines, {**facts, "forced": [holder.token for holder in forced]})
 
 
 def _shown(client: Client, options: argparse.Namespace) -> Broken:
@@ -141,53 +144,36 @@ def _shown(client: Client, options: argparse.Namespace) -> Broken:
     return held[0] if held else seen[0]
 
 
-def _confirmed(options: argparse.Namespace, shown: Broken) -> bool:
+def _confirmed(name: str, shown: Broken) -> bool:
     for holder in shown.found:
         fence = f"fencing token {holder.fencing_token}, " if holder.fencing_token else ""
-        say(f"{shown.kind} {quoted(options.name)} is held by {holder} ({fence}token {holder.token})")
+        say(f"{shown.kind} {quoted(name)} is held by {holder} ({fence}token {holder.token})")
     os.write(2, b"holdfast: take it away? [y/N] ")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _ask(client: Client, options: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+def _ask(client: Client, options: argparse.Namespace) -> _Outcome:
     asked = client.ask(options.name, kind=options.kind, holder=_holder(options), reason=options.reason)
     if not asked.holders and not asked.deaf:
-        return _none(options, asked)
-    for holder in asked.holders:
-        _print(options, f"{asked.kind} {clean(options.name)}: asked {clean(holder)}")
-    for holder in asked.deaf:
-        _print(options, f"{asked.kind} {clean(options.name)}: {clean(holder)} hears nothing")
-    facts = _facts(options, asked.kind, asked.holders, [])
-    return exits.OK if asked else exits.NOT_ACQUIRED, {**facts, "deaf": [holder.token for holder in asked.deaf]}
+        return _none(options.name, asked)
+    what = f"{asked.kind} {options.name}"
+    lines = [f"{what}: asked {holder}" for holder in asked.holders]
+    lines += [f"{what}: {holder} hears nothing" for holder in asked.deaf]
+    facts = _facts(options.name, asked.kind, asked.holders)
+    status = exits.OK if asked else exits.NOT_ACQUIRED
+    return _Outcome(status, lines, {**facts, "deaf": [holder.token for holder in asked.deaf]})
 
 
-def _none(options: argparse.Namespace, came: Broken | Asked) -> tuple[int, dict[str, Any]]:
-    """The holder that was meant is there no more."""
-    facts = _facts(options, came.kind, [], came.found)
+def _none(name: str, came: Broken | Asked) -> _Outcome:
+    """Tell that the holder that was meant is there no more."""
+    facts = _facts(name, came.kind, (), came.found)
     if not came.found:
-        _print(options, f"no one holds {clean(options.name)}")
-        return exits.NOT_HELD, facts
-    _print(options, f"{came.kind} {clean(options.name)} is held by another one now: {clean(came.found[0])}")
-    return exits.NOT_ACQUIRED, facts
+        return _Outcome(exits.NOT_HELD, [f"no one holds {name}"], facts)
+    return _Outcome(exits.NOT_ACQUIRED, [f"{came.kind} {name} is held by another one now: {came.found[0]}"], facts)
 
 
-def _facts(options: argparse.Namespace, kind: str | None, holders: Any, found: Any) -> dict[str, Any]:
-    return {
-        "name": options.name,
-        "kind": kind,
-        "holders": [_fact(holder) for holder in holders],
-        "found": [_fact(holder) for holder in found],
-    }
+def _facts(name: str, kind: str | None, holders: Sequence[Holder], found: Sequence[Holder] = ()) -> dict[str, Any]:
+    def facts(each: Holder) -> dict[str, Any]:
+        return {**person(each), "fencing_token": each.fencing_token, "since": stamp(each.since)}
 
-
-def _fact(holder: Holder) -> dict[str, Any]:
-    return {
-        **person(holder),
-        "fencing_token": holder.fencing_token,
-        "since": holder.since and holder.since.isoformat(timespec="milliseconds"),
-    }
-
-
-def _print(options: argparse.Namespace, line: str) -> None:
-    if not options.json:
-        sys.stdout.write(line + "\n")
+    return {"name": name, "kind": kind, "holders": [*map(facts, holders)], "found": [*map(facts, found)]}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
 from holdfast.cli import exits
-from holdfast.cli.options import Parser, add_server_options, client_options
-from holdfast.cli.report import clean, emit_json, json_error
+from holdfast.cli.options import Parser, add_report_options, connected
+from holdfast.cli.report import clean, emit_json
 from holdfast.cli.table import span
 
 if TYPE_CHECKING:
@@ -33,26 +32,15 @@ exit status: 0 no deadlock  1 deadlocks were found  64 usage  69 server not avai
 def main(words: list[str]) -> int:
     what = "Threads, tasks and processes that wait for each other, in a cycle."
     parser = Parser("deadlocks", description=what, epilog=_EPILOG)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    add_server_options(parser, embedded=False)
+    add_report_options(parser)
     options = parser.parse_args(words)
+    with connected(options, "deadlocks") as client:
+        found = client.deadlocks()
     if options.json:
-        try:
-            found = _look(options)
-        except Exception as error:
-            return json_error("deadlocks", error)
         emit_json("deadlocks", {"deadlocks": [dataclasses.asdict(each) for each in found]})
     else:
-        found = _look(options)
         _print(found)
     return exits.DEADLOCK if found else exits.OK
-
-
-def _look(options: argparse.Namespace) -> Sequence[Deadlock]:
-    import holdfast
-
-    with holdfast.connect(**client_options(options)) as client:
-        return client.deadlocks()
 
 
 def _print(found: Sequence[Deadlock]) -> None:

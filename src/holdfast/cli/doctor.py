@@ -12,12 +12,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from holdfast._core.rights import rights, rule, table
 from holdfast.cli import exits
-from holdfast.cli.options import Parser, add_server_options, client_options
-from holdfast.cli.report import clean, emit_json, json_error
+from holdfast.cli.options import Parser, add_server_options, client_options, private_server
+from holdfast.cli.report import answering, clean, emit_json
 from holdfast.cli.survey import Facts, Survey, survey
 
 __all__ = ["CHECKS", "Finding", "examine", "examine_all", "main"]
@@ -81,13 +81,12 @@ def main(words: list[str]) -> int:
     options = parser.parse_args(words)
     if options.rights:
         return _print_rights(options)
-    try:
-        found = _survey(options)
-    except Exception as error:
-        error.args = tuple(_ADVICE.sub("", each) if isinstance(each, str) else each for each in error.args)
-        if not options.json:
+    with answering("doctor", options.json), private_server(options):
+        try:
+            found = survey(**client_options(options))
+        except Exception as error:
+            error.args = tuple(_ADVICE.sub("", each) if isinstance(each, str) else each for each in error.args)
             raise
-        return json_error("doctor", error)
     findings = examine_all(found)
     usable = all(finding.weight != "fatal" for finding in findings)
     if options.json:
@@ -107,16 +106,6 @@ def _print_rights(options: argparse.Namespace) -> int:
     else:
         sys.stdout.write("\n\n".join(f"{what}\n  {line}" for what, line in rows) + f"\n\n{_RIGHTS_HOW}\n")
     return exits.OK
-
-
-def _survey(options: argparse.Namespace) -> Survey:
-    if not options.embedded:
-        return survey(**client_options(options))
-    from holdfast import embedded
-
-    with embedded.server() as server:
-        options.url = server.unix_url
-        return survey(**client_options(options))
 
 
 # ---- judging one server: each check gets its facts, and yields (weight, what, what to do) ----
@@ -467,9 +456,6 @@ def _print_json(found: Survey, findings: list[Finding], usable: bool) -> None:
             ],
             "handoff_ms": found.handoff_ms,
             "here": " ".join(_here(found)) if usable else None,
-            "findings": [
-                {"check": f.check, "weight": f.weight, "what": f.what, "do": f.do, "servers": f.servers}
-                for f in findings
-            ],
+            "findings": [asdict(finding) for finding in findings],
         },
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli import exits
 from holdfast.cli.asking import Asked
-from holdfast.cli.options import Parser, add_server_options, client_options, duration, split_command
+from holdfast.cli.options import Parser, add_server_options, client_options, duration, private_server, split_command
 from holdfast.cli.report import say
 from holdfast.cli.signals import ENDING, Signals
 from holdfast.cli.supervise import TTL_MIN_S, Supervisor
@@ -60,13 +60,8 @@ def main(words: list[str]) -> int:
     if options.ttl < TTL_MIN_S:
         parser.error(f"--ttl: at least {TTL_MIN_S:g}s")
     sys.argv = [f"holdfast elect {options.name} -- {os.path.basename(command[0])}"]
-    if not options.embedded:
-        return _elect(options, command, {})
-    from holdfast import embedded
-
-    with embedded.server() as server:
-        options.url = server.unix_url
-        return _elect(options, command, {"HOLDFAST_URL": server.unix_url})
+    with private_server(options) as environment:
+        return _elect(options, command, environment)
 
 
 def _elect(options: argparse.Namespace, argv: list[str], environment: dict[str, str]) -> int:

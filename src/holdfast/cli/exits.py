@@ -20,6 +20,7 @@ __all__ = [
     "UNAVAILABLE",
     "UNUSABLE",
     "USAGE",
+    "Ended",
     "UsageError",
     "sentence",
     "status_of",
@@ -53,8 +54,6 @@ NOT_FOUND = 127
 SIGNALLED = 128
 
 _NO_ENTRY = frozenset({"NOAUTH", "WRONGPASS", "NOPERM"})
-
-
 _ADDRESS = "check the address"
 
 
@@ -64,6 +63,14 @@ class UsageError(Exception):
     def __init__(self, message: str, command: str = "") -> None:
         super().__init__(message)
         self.command = command
+
+
+class Ended(Exception):
+    """All has been said: the command ends with this status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 def status_of(error: BaseException) -> int:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
-import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import exits
-from holdfast.cli.options import Parser, add_server_options, client_options
-from holdfast.cli.report import clean, emit_json, json_error
-from holdfast.cli.table import held_by, left_of, named, oldest_of, person, span, sums, table
+from holdfast.cli.options import Parser, add_report_options, connected
+from holdfast.cli.report import emit_json
+from holdfast.cli.table import named, row, span, sums, table, width_of_output
+from holdfast.web.view import person
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from holdfast import Listed
 
@@ -39,27 +38,15 @@ def main(words: list[str]) -> int:
         "pattern", metavar="PATTERN", nargs="?", default="*", help="which names, as in 'orders:*' (default: all)"
     )
     parser.add_argument("--waiting", action="store_true", help="only those that are waited for, and who waits")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    add_server_options(parser, embedded=False)
+    add_report_options(parser)
     options = parser.parse_args(words)
+    with connected(options, "list") as client:
+        found = [each for each in client.list(options.pattern) if each.waiters or not options.waiting]
     if options.json:
-        try:
-            found = [_fact(each) for each in _look(options)]
-        except Exception as error:
-            return json_error("list", error)
-        emit_json("list", {"pattern": options.pattern, "locks": found})
+        emit_json("list", {"pattern": options.pattern, "locks": [_fact(each) for each in found]})
     else:
-        _print(sorted(_look(options), key=lambda each: (each.name, each.kind)), options.waiting)
+        _print(sorted(found, key=lambda each: (each.name, each.kind)), options.waiting)
     return exits.OK
-
-
-def _look(options: argparse.Namespace) -> Iterator[Listed]:
-    import holdfast
-
-    with holdfast.connect(**client_options(options)) as client:
-        for found in client.list(options.pattern):
-            if found.waiters or not options.waiting:
-                yield found
 
 
 def _fact(found: Listed) -> dict[str, Any]:
@@ -88,8 +75,7 @@ def _print(found: Sequence[Listed], waiting: bool) -> None:
     if not found:
         sys.stdout.write("no lock is waited for\n" if waiting else "no lock is held or waited for\n")
         return
-    width = shutil.get_terminal_size((120, 24)).columns if sys.stdout.isatty() else None
-    lines = table([_HEADS, *(_row(each) for each in found)], width, cut=(2, 1))
+    lines = table([_HEADS, *(row(each, _HEADS) for each in found)], width_of_output(), cut=(2, 1))
     for line, each in zip(lines, (None, *found), strict=True):
         sys.stdout.write(line + "\n")
         if waiting and each is not None:
@@ -98,17 +84,3 @@ def _print(found: Sequence[Listed], waiting: bool) -> None:
             if each.waiters > len(each.queue):
                 sys.stdout.write(f"         and {each.waiters - len(each.queue)} more\n")
     sys.stdout.write(f"\n{sums(found)}\n")
-
-
-def _row(found: Listed) -> tuple[str, ...]:
-    holder = found.holder
-    since = "-" if holder is None or holder.since is None else f"{holder.since:%m-%d %H:%M:%S}"
-    return (
-        found.kind,
-        clean(found.name),
-        held_by(found),
-        left_of(holder),
-        since,
-        str(found.waiters),
-        oldest_of(found),
-    )

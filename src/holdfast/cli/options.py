@@ -5,11 +5,28 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from typing import Any, NoReturn
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.cli.exits import UsageError
+from holdfast.cli.report import answering
 
-__all__ = ["TTL_MAX_S", "Parser", "add_server_options", "client_options", "duration", "shortened", "split_command"]
+if TYPE_CHECKING:
+    from holdfast import Client
+
+__all__ = [
+    "TTL_MAX_S",
+    "Parser",
+    "add_report_options",
+    "add_server_options",
+    "client_options",
+    "connected",
+    "duration",
+    "private_server",
+    "shortened",
+    "split_command",
+]
 
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|s|m|h|d)?", re.ASCII)
 #: The longest lease that the library allows, s.
@@ -74,8 +91,35 @@ def add_server_options(parser: Parser, *, embedded: bool = True) -> None:
     )
 
 
+def add_report_options(parser: Parser, as_json: str = "print JSON") -> None:
+    parser.add_argument("--json", action="store_true", help=as_json)
+    add_server_options(parser, embedded=False)
+
+
 def client_options(options: argparse.Namespace) -> dict[str, Any]:
     return {"url": options.url, "namespace": options.namespace or None}
+
+
+@contextmanager
+def connected(options: argparse.Namespace, command: str) -> Iterator[Client]:
+    """Yield a client, for a command that answers in JSON if --json says so."""
+    import holdfast
+
+    with answering(command, options.json), holdfast.connect(**client_options(options)) as client:
+        yield client
+
+
+@contextmanager
+def private_server(options: argparse.Namespace) -> Iterator[dict[str, str]]:
+    """Start the server of --embedded, if that is given; yields what a command finds of it in its environment."""
+    if not options.embedded:
+        yield {}
+        return
+    from holdfast import embedded
+
+    with embedded.server() as server:
+        options.url = server.unix_url
+        yield {"HOLDFAST_URL": server.unix_url}
 
 
 def split_command(words: list[str], command: str) -> tuple[list[str], list[str]]:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["JSON_VERSION", "any_output", "clean", "emit_json", "json_error", "json_line", "say"]
+if TYPE_CHECKING:
+    from datetime import datetime
+
+__all__ = ["JSON_VERSION", "answering", "any_output", "clean", "emit_json", "json_line", "say", "stamp"]
 
 #: Version of the JSON envelope. Fields may be added without a new one; none change or go.
 JSON_VERSION = 1
@@ -29,6 +34,11 @@ def any_output() -> None:
 def clean(text: object) -> str:
     """One line without control characters: names and programs come from other hosts, and may hold anything."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(text))
+
+
+def stamp(moment: datetime | None) -> str | None:
+    """Write a time for programs."""
+    return None if moment is None else moment.isoformat(timespec="milliseconds")
 
 
 def say(text: str) -> None:
@@ -60,11 +70,17 @@ def emit_json(command: str, data: dict[str, Any], *, ok: bool = True) -> None:
     sys.stdout.flush()
 
 
-def json_error(command: str, error: BaseException) -> int:
-    """The envelope around a failure; returns the exit status."""
+@contextmanager
+def answering(command: str, in_json: bool) -> Iterator[None]:
+    """Tell of an error in the envelope, where the command answers in JSON."""
     from holdfast.cli import exits
 
-    status = exits.status_of(error)
-    said = {"kind": type(error).__name__, "message": exits.sentence(error), "exit": status}
-    emit_json(command, {"error": said}, ok=False)
-    return status
+    try:
+        yield
+    except Exception as error:
+        if not in_json or isinstance(error, (exits.Ended, BrokenPipeError)):
+            raise
+        status = exits.status_of(error)
+        said = {"kind": type(error).__name__, "message": exits.sentence(error), "exit": status}
+        emit_json(command, {"error": said}, ok=False)
+        raise exits.Ended(status) from None

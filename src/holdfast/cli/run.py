@@ -20,6 +20,7 @@ from holdfast.cli.options import (
     add_server_options,
     client_options,
     duration,
+    private_server,
     shortened,
     split_command,
 )
@@ -63,13 +64,8 @@ def main(words: list[str]) -> int:
     parser = _parser()
     options = parser.parse_args(before)
     _check(options, parser)
-    if not options.embedded:
-        return _run(options, command, {})
-    from holdfast import embedded
-
-    with embedded.server() as server:
-        options.url = server.unix_url
-        return _run(options, command, {"HOLDFAST_URL": server.unix_url})
+    with private_server(options) as environment:
+        return _run(options, command, environment)
 
 
 def _parser() -> Parser:

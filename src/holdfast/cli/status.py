@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import exits
-from holdfast.cli.options import Parser, add_server_options, client_options
-from holdfast.cli.report import clean, emit_json, json_error
+from holdfast.cli.options import Parser, add_report_options, connected
+from holdfast.cli.report import clean, emit_json, stamp
+from holdfast.cli.table import noted, span, waiters
 
 if TYPE_CHECKING:
-    from holdfast import Client, Holder, Listed, Semaphore
+    from collections.abc import Iterator
+
+    from holdfast import Client, Holder, Listed, SemaphoreStatus
 
 __all__ = ["main"]
 
-_KINDS: tuple[Literal["lock", "semaphore", "election"], ...] = ("lock", "semaphore", "election")
 _EPILOG = """\
 examples:
   holdfast status nightly-report
@@ -28,127 +30,162 @@ exit status: 0 when the server answered, whether the lock is held or free;
   64 usage  69 server not available  77 access refused"""
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What has the name. `also`: by its kind, what is no lock. `slots`: those of `holdfast run --slots`."""
+
+    lock: Listed
+    semaphore: Listed
+    election: Listed
+    also: dict[str, dict[str, Any]]
+    slots: SemaphoreStatus | None
+
+    @property
+    def main(self) -> Listed:
+        """The first of them that is held or waited for."""
+        return next(
+            (each for each in (self.lock, self.semaphore, self.election) if each.held or each.waiters), self.lock
+        )
+
+    @property
+    def sharers(self) -> int:
+        return self.lock.held if self.lock.holder is not None and ":r." in self.lock.holder.token else 0
+
+
 def main(words: list[str]) -> int:
     parser = Parser("status", description="Who holds a lock, since when, and for how much longer.", epilog=_EPILOG)
     parser.add_argument("name", metavar="NAME", help="the lock")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    add_server_options(parser, embedded=False)
+    add_report_options(parser)
     options = parser.parse_args(words)
-    if not options.json:
-        _print(_look(options))
-        return exits.OK
-    try:
-        found = _look(options)
-    except Exception as error:
-        return json_error("status", error)
-    emit_json("status", found)
+    with connected(options, "status") as client:
+        seen = _look(client, options.name)
+    if options.json:
+        emit_json("status", _facts(seen))
+    else:
+        sys.stdout.write("".join(f"{label:<14} {clean(value)}\n" for label, value in _lines(seen)))
     return exits.OK
 
 
-def _look(options: argparse.Namespace) -> dict[str, Any]:
+def _look(client: Client, name: str) -> _Seen:
     import holdfast
 
-    with holdfast.connect(**client_options(options)) as client:
-        try:
-            found, also = client.lock(options.name)._everything()
-            by_kind = dict(zip(_KINDS, found, strict=True))
-            slots = _slots(client.semaphore(options.name)) if by_kind["semaphore"].permits else None
-        except holdfast.HoldfastError as error:
-            if not isinstance(error, holdfast.ConfigurationError) and "eval" not in str(error).lower():
-                raise
-            # A quorum offers locks alone, and so does a server without scripts, for this user.
-            by_kind, also, slots = _of_locks_alone(client, options.name), {}, None
-    lock, semaphore, election = (by_kind[kind] for kind in _KINDS)
-    main = next((each for each in (lock, semaphore, election) if each.held or each.waiters), lock)
-    sharers = lock.held if lock.holder is not None and ":r." in lock.holder.token else 0
-    return {
-        "name": options.name,
-        "kind": main.kind,
-        "held": bool(lock.held or semaphore.held),
-        "holder": None if sharers else _person(lock.holder),
-        "holders": [_person(each) for each in main.holders],
-        "sharers": sharers,
-        "waiters": main.waiters,
-        "last_fencing_token": main.fencing_token or None,
-        "slots": slots,
-        "leader": _person(election.holder),
-        "also": also,
-        "odd": [each.odd for each in by_kind.values() if each.odd],
-    }
+    try:
+        (lock, semaphore, election), also = client.lock(name)._everything()
+        slots = client.semaphore(name).status() if semaphore.permits else None
+    except holdfast.HoldfastError as error:
+        if not isinstance(error, holdfast.ConfigurationError) and "eval" not in str(error).lower():
+            raise
+        # A quorum offers locks alone, and so does a server without scripts, for this user.
+        return _locks_alone(client, name)
+    return _Seen(lock, semaphore, election, also, slots if slots and slots.permits else None)
 
 
-def _of_locks_alone(client: Client, name: str) -> dict[str, Listed]:
+def _locks_alone(client: Client, name: str) -> _Seen:
     from holdfast import Listed
 
-    def seen(kind: Any, holder: Holder | None, waiters: int, fence: int) -> Listed:
+    def seen(kind: Any, holder: Holder | None, waiters: int = 0, fence: int = 0) -> Listed:
         holders = () if holder is None else (holder,)
         return Listed(kind, name, holders, len(holders), (), waiters, fence, 0, datetime.now(UTC))
 
-    status = client.lock(name).status()
+    status, leader = client.lock(name).status(), client.election(name).leader()
+    lock = seen("lock", status.holder, status.waiters, status.fencing_token)
+    return _Seen(lock, seen("semaphore", None), seen("election", leader), {}, None)
+
+
+def _facts(seen: _Seen) -> dict[str, Any]:
+    main, slots = seen.main, seen.slots
     return {
-        "lock": seen("lock", status.holder, status.waiters, status.fencing_token),
-        "semaphore": seen("semaphore", None, 0, 0),
-        "election": seen("election", client.election(name).leader(), 0, 0),
+        "name": main.name,
+        "kind": main.kind,
+        "held": bool(seen.lock.held or seen.semaphore.held),
+        "holder": None if seen.sharers else _person(seen.lock.holder),
+        "holders": [_person(each) for each in main.holders],
+        "sharers": seen.sharers,
+        "waiters": main.waiters,
+        "last_fencing_token": main.fencing_token or None,
+        "slots": slots
+        and {
+            "total": slots.permits,
+            "free": slots.available,
+            "used": slots.used,
+            "holders": slots.holders,
+            "waiters": slots.waiters,
+        },
+        "leader": _person(seen.election.holder),
+        "also": seen.also,
+        "odd": [each.odd for each in (seen.lock, seen.semaphore, seen.election) if each.odd],
     }
 
 
 def _person(holder: Holder | None) -> dict[str, Any] | None:
-    if holder is None:
-        return None
-    return {
-        "token": holder.token,
-        "holdfast": holder.ours,
-        "host": holder.host,
-        "pid": holder.pid,
-        "program": holder.program,
-        "note": holder.note,
-        "since": _stamp(holder.since),
-        "remaining_s": holder.remaining_s,
-        "fencing_token": holder.fencing_token,
-    }
+    return (
+        None
+        if holder is None
+        else {
+            "token": holder.token,
+            "holdfast": holder.ours,
+            "host": holder.host,
+            "pid": holder.pid,
+            "program": holder.program,
+            "note": holder.note,
+            "since": stamp(holder.since),
+            "remaining_s": holder.remaining_s,
+            "fencing_token": holder.fencing_token,
+        }
+    )
 
 
-def _slots(semaphore: Semaphore) -> dict[str, int] | None:
-    """Return the slots that `holdfast run --slots` of this name uses; None when there were none for long."""
-    status = semaphore.status()
-    if not status.permits:
-        return None
-    return {
-        "total": status.permits,
-        "free": status.available,
-        "used": status.used,
-        "holders": status.holders,
-        "waiters": status.waiters,
-    }
-
-
-def _stamp(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat(timespec="milliseconds")
-
-
-def _print(found: dict[str, Any]) -> None:
-    slots, of_lock = found["slots"], found["kind"] not in ("semaphore", "election")
-    is_other = bool(found["also"]) and not (found["holders"] or found["waiters"] or found["last_fencing_token"])
-    lines = [("name" if is_other else found["kind"], clean(found["name"]))]
-    if found["sharers"]:
-        lines.append(("held by", f"{found['sharers']} that share it"))
-        lines += [("", line) for line in _named(found["holders"], found["sharers"])]
-    elif found["holder"] is not None:
-        lines += _about("held by", found["holder"])
-    elif of_lock and not is_other:
-        lines.append(("held by", "no one"))
+def _lines(seen: _Seen) -> Iterator[tuple[str, str]]:
+    main, slots = seen.main, seen.slots
+    is_other = bool(seen.also) and not (main.holders or main.waiters or main.fencing_token)
+    yield "name" if is_other else main.kind, main.name
+    if seen.sharers:
+        yield "held by", f"{seen.sharers} that share it"
+        yield from (("", line) for line in _named(main))
+    elif seen.lock.holder is not None:
+        yield from _about("held by", seen.lock.holder)
+    elif main.kind not in ("semaphore", "election") and not is_other:
+        yield "held by", "no one"
     if slots is not None:
-        lines.append(("slots", f"{slots['free']} of {slots['total']} free, {_waiters(slots['waiters'])}"))
-    if found["kind"] == "semaphore":
-        lines += [("" if at else "held by", line) for at, line in enumerate(_named(found["holders"], slots["holders"]))]
-    if found["leader"] is not None:
-        lines += _about("led by", found["leader"])
-    if found["last_fencing_token"] is not None:
-        lines.append(("fencing token", f"{found['last_fencing_token']} (the last one)"))
-    lines += [] if is_other else [("waiters", str(found["waiters"]))]
-    lines += [(kind, _also(kind, facts)) for kind, facts in found["also"].items()]
-    lines += [("odd key", f"{key} holds what holdfast does not write") for key in found["odd"]]
-    sys.stdout.write("".join(f"{label:<14} {clean(value)}\n" for label, value in lines))
+        yield "slots", f"{slots.available} of {slots.permits} free, {waiters(slots.waiters)}"
+    if main.kind == "semaphore":
+        yield from (("" if at else "held by", line) for at, line in enumerate(_named(main)))
+    if seen.election.holder is not None:
+        yield from _about("led by", seen.election.holder)
+    if main.fencing_token:
+        yield "fencing token", f"{main.fencing_token} (the last one)"
+    if not is_other:
+        yield "waiters", str(main.waiters)
+    yield from ((kind, _also(kind, facts)) for kind, facts in seen.also.items())
+    for each in (seen.lock, seen.semaphore, seen.election):
+        if each.odd:
+            yield "odd key", f"{each.odd} holds what holdfast does not write"
+
+
+def _named(found: Listed) -> Iterator[str]:
+    """Yield a line for each of those that are named, and one for the others."""
+    for each in found.holders:
+        who = f"token {each.token}" if each.host is None else f"{each.host}, pid {each.pid} ({each.program})"
+        left = "no ttl" if each.remaining_s is None else f"{each.remaining_s:.1f} s left"
+        yield f"{noted(each, who)}, {left}"
+    if found.held > len(found.holders):
+        yield f"and {found.held - len(found.holders)} more"
+
+
+def _about(label: str, holder: Holder) -> Iterator[tuple[str, str]]:
+    if holder.host is not None:
+        yield label, f"{holder.host}, pid {holder.pid}"
+        yield "program", str(holder.program)
+    else:
+        what = "a holdfast client without a description" if holder.ours else "a client of another library"
+        yield label, f"{what}, token {holder.token}"
+    if holder.note is not None:
+        yield "note", holder.note
+    if holder.since is not None:
+        ago_s = max(0.0, (datetime.now(UTC) - holder.since).total_seconds())
+        yield "since", f"{holder.since:%Y-%m-%d %H:%M:%S} UTC ({span(ago_s, 0)} ago)"
+    left = holder.remaining_s
+    yield "remaining", "no ttl" if left is None else f"{left:.1f} s, unless it is renewed"
 
 
 def _also(kind: str, facts: dict[str, Any]) -> str:
@@ -158,54 +195,9 @@ def _also(kind: str, facts: dict[str, Any]) -> str:
     if kind == "barrier":
         broken = ", broken" if facts["broken"] else ""
         return f"{facts['waiting']} of {facts['parties']} parties wait, generation {facts['generation']}{broken}"
-    said = _waiters(facts["waiters"])
+    said = waiters(facts["waiters"])
     if "set" in facts:
         return f"{'set' if facts['set'] else 'not set'}, {said}"
     if facts.get("count") is not None:
         return f"{facts['missing']} of {facts['count']} missing, {said}" if facts["missing"] else "open"
     return said
-
-
-def _waiters(count: int) -> str:
-    return f"{count} waiter{'' if count == 1 else 's'}"
-
-
-def _named(holders: list[dict[str, Any]], count: int) -> list[str]:
-    """A line for each of those that are named, and one for the others."""
-    lines = []
-    for each in holders:
-        who = f"token {each['token']}"
-        if each["host"] is not None:
-            who = f"{each['host']}, pid {each['pid']} ({each['program']})"
-        if each["note"] is not None:
-            who = f'"{each["note"]}" {who}'
-        left = "no ttl" if each["remaining_s"] is None else f"{each['remaining_s']:.1f} s left"
-        lines.append(f"{who}, {left}")
-    return lines + ([f"and {count - len(lines)} more"] if count > len(lines) else [])
-
-
-def _about(label: str, person: dict[str, Any]) -> list[tuple[str, str]]:
-    lines = []
-    if person["host"] is not None:
-        lines.append((label, f"{clean(person['host'])}, pid {person['pid']}"))
-        lines.append(("program", clean(person["program"])))
-    elif person["holdfast"]:
-        lines.append((label, f"a holdfast client without a description, token {clean(person['token'])}"))
-    else:
-        lines.append((label, f"a client of another library, token {clean(person['token'])}"))
-    if person["note"] is not None:
-        lines.append(("note", person["note"]))
-    if person["since"] is not None:
-        since = datetime.fromisoformat(person["since"])
-        ago_s = max(0, round((datetime.now(UTC) - since).total_seconds()))
-        lines.append(("since", f"{since:%Y-%m-%d %H:%M:%S} UTC ({_span(ago_s)} ago)"))
-    left = person["remaining_s"]
-    lines.append(("remaining", "no ttl" if left is None else f"{left:.1f} s, unless it is renewed"))
-    return lines
-
-
-def _span(seconds: int) -> str:
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
 from holdfast.cli.report import clean
+from holdfast.web.view import label
 
 if TYPE_CHECKING:
     from holdfast import Holder, Listed, Waiter
 
-__all__ = [
-    "fitted",
-    "held_by",
-    "left_of",
-    "named",
-    "oldest_of",
-    "person",
-    "span",
-    "sums",
-    "table",
-]
+__all__ = ["fitted", "hold_s", "named", "noted", "row", "span", "sums", "table", "waiters", "width_of_output"]
 
 #: No column is cut below this.
 _LEAST = 12
@@ -61,12 +53,26 @@ def _width(text: str) -> int:
     return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
 
 
-def held_by(found: Listed) -> str:
-    """Name the holders, in one cell."""
+def width_of_output() -> int | None:
+    """Return how wide a table may be; None where no terminal says so."""
+    import shutil
+
+    return shutil.get_terminal_size((120, 24)).columns if sys.stdout.isatty() else None
+
+
+def row(found: Listed, heads: Sequence[str]) -> tuple[str, ...]:
+    """Return what stands below these heads."""
+    return tuple(_CELLS[head](found, found.holder) or "-" for head in heads)
+
+
+def hold_s(found: Listed) -> float | None:
+    """Return for how long it has been held, if that is known."""
     holder = found.holder
-    who = "-" if holder is None else named(holder)
-    if holder is not None and holder.note is not None:
-        who = f'"{clean(holder.note)}" {who}'
+    return None if holder is None or holder.since is None else (found.seen_at - holder.since).total_seconds()
+
+
+def _held_by(found: Listed, holder: Holder | None) -> str:
+    who = "-" if holder is None else noted(holder, named(holder))
     if holder is not None and holder.gone:
         who = f"its client has gone: {who}"
     if found.held > 1:
@@ -75,39 +81,52 @@ def held_by(found: Listed) -> str:
     return f"odd key {clean(found.odd)}: {who}" if found.odd else who
 
 
-def named(one: Holder | Waiter) -> str:
-    if one.host is None:
-        return f"token {clean(one.token)}"
-    return f"{clean(one.program)} ({clean(one.host)}, pid {one.pid})"
+def _for(found: Listed, holder: Holder | None) -> str | None:
+    held_s = hold_s(found)
+    return None if held_s is None else span(max(0.0, held_s))
 
 
-def person(one: Holder | Waiter) -> dict[str, Any]:
-    who = {"token": one.token, "host": one.host, "pid": one.pid, "program": one.program}
-    return {**who, "note": one.note} if hasattr(one, "note") else who
-
-
-def left_of(holder: Holder | None) -> str:
-    """For how long it holds still, in one cell."""
+def _left(found: Listed, holder: Holder | None) -> str | None:
     if holder is None:
-        return "-"
+        return None
     return "no ttl" if holder.remaining_s is None else span(holder.remaining_s)
 
 
-def oldest_of(found: Listed) -> str:
-    """For how long the first of its queue has waited, in one cell."""
-    return span(found.queue[0].age_s) if found.queue else "-"
+#: By its head, how a column shows a lock and the first of its holders; None: not at all.
+_CELLS: dict[str, Callable[[Listed, Holder | None], str | None]] = {
+    "KIND": lambda found, _: found.kind,
+    "NAME": lambda found, _: clean(found.name),
+    "HELD BY": _held_by,
+    "FOR": _for,
+    "LEFT": _left,
+    "SINCE": lambda _, holder: f"{holder.since:%m-%d %H:%M:%S}" if holder and holder.since else None,
+    "WAITERS": lambda found, _: str(found.waiters),
+    "OLDEST": lambda found, _: span(found.queue[0].age_s) if found.queue else None,
+}
+
+
+def noted(holder: Holder, who: str) -> str:
+    """Put its note before the name of a holder."""
+    return who if holder.note is None else f'"{clean(holder.note)}" {who}'
+
+
+def named(one: Holder | Waiter) -> str:
+    return clean(label(one))
 
 
 def sums(found: Collection[Listed]) -> str:
     """The line below a table."""
     held = sum(1 for each in found if each.held)
-    waiters = sum(each.waiters for each in found)
-    return f"{len(found)} in all, {held} held, {waiters} waiter{'' if waiters == 1 else 's'}"
+    return f"{len(found)} in all, {held} held, {waiters(sum(each.waiters for each in found))}"
 
 
-def span(seconds: float) -> str:
+def waiters(count: int) -> str:
+    return f"{count} waiter{'' if count == 1 else 's'}"
+
+
+def span(seconds: float, digits: int = 1) -> str:
     """How long, in the greatest unit of which there are two."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.1f} s"
+    return f"{seconds:.{digits}f} s"

@@ -22,10 +22,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.cli import exits
-from holdfast.cli.options import Parser, add_server_options, client_options, duration
-from holdfast.cli.report import clean, emit_json, json_error
+from holdfast.cli.options import Parser, add_report_options, connected, duration
+from holdfast.cli.report import clean, emit_json
 from holdfast.cli.signals import ENDING, JOBS, Signals
-from holdfast.cli.table import fitted, held_by, left_of, oldest_of, person, span, sums, table
+from holdfast.cli.table import fitted, hold_s, row, sums, table, width_of_output
+from holdfast.web.rates import Rates
+from holdfast.web.view import id_of, person
 
 if TYPE_CHECKING:
     from holdfast import Client, Listed
@@ -43,7 +45,7 @@ in the last ten seconds, which the server counts meanwhile. ">" means at least: 
 
 exit status: 0 when the server answered; 64 usage  69 server not available  77 access refused"""
 
-_HEADS = ("KIND", "NAME", "HELD BY", "FOR", "LEFT", "WAITERS", "OLDEST", "RATE")
+_HEADS = ("KIND", "NAME", "HELD BY", "FOR", "LEFT", "WAITERS", "OLDEST")
 _KEYS = {"w": "waiters", "h": "hold", "r": "rate"}
 _SORTS = tuple(_KEYS.values())
 #: Between two looks, at least, s.
@@ -68,31 +70,26 @@ def main(words: list[str]) -> int:
     parser.add_argument("--sort", choices=_SORTS, default="waiters", help="sort by this (default: waiters)")
     parser.add_argument("--interval", metavar="D", type=duration, default=1.0, help="how often to look (default: 1s)")
     parser.add_argument("--once", action="store_true", help="print one table, and end")
-    parser.add_argument("--json", action="store_true", help="print JSON: a line for each look")
-    add_server_options(parser, embedded=False)
+    add_report_options(parser, "print JSON: a line for each look")
     options = parser.parse_args(words)
     if options.interval < _INTERVAL_LEAST_S:
         raise exits.UsageError(f"--interval is at least {_INTERVAL_LEAST_S:g}s", "top")
-    import holdfast
-
-    with holdfast.connect(**client_options(options)) as client:
+    with connected(options, "top") as client:
         looks = _Looks(client, options.pattern)
         if options.json:
-            return _report(looks, options)
-        if options.once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            _report(looks, options)
+        elif options.once or not (sys.stdin.isatty() and sys.stdout.isatty()):
             tops = _sorted(looks.look(), options.sort)
-            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-            sys.stdout.write("\n".join([*_table(tops, width), "", _sums(tops)]) + "\n")
-            return exits.OK
-        return _Screen(looks, options).run()
+            sys.stdout.write("\n".join([*_table(tops, width_of_output()), "", _sums(tops)]) + "\n")
+        else:
+            return _Screen(looks, options).run()
+    return exits.OK
 
 
 class _Looks:
     """Looks at all locks, and remembers from one to the next how often each was granted."""
 
     def __init__(self, client: Client, pattern: str) -> None:
-        from holdfast.web.rates import Rates
-
         self._client = client
         self._pattern = pattern
         self._before: dict[str, Listed] | None = None
@@ -100,7 +97,6 @@ class _Looks:
 
     def look(self) -> list[Top]:
         from holdfast import Change
-        from holdfast.web.view import id_of
 
         found: dict[str, Listed] = {id_of(each): each for each in self._client.list(self._pattern, grants=True)}
         for which, each in found.items():
@@ -108,13 +104,7 @@ class _Looks:
             self._rates.saw(which, each, seen)
             self._rates.forget(each.seen_at.timestamp())
         self._before = found
-        rates = {which: self._rates.of(which) for which in found}
-        return [Top(each, _hold_s(each), *rates[which]) for which, each in found.items()]
-
-
-def _hold_s(found: Listed) -> float | None:
-    holder = found.holder
-    return None if holder is None or holder.since is None else (found.seen_at - holder.since).total_seconds()
+        return [Top(each, hold_s(each), *self._rates.of(which)) for which, each in found.items()]
 
 
 def _sorted(tops: list[Top], by: str) -> list[Top]:
@@ -126,36 +116,21 @@ def _sorted(tops: list[Top], by: str) -> list[Top]:
 
 
 def _table(tops: list[Top], width: int | None) -> list[str]:
-    return table([_HEADS, *map(_row, tops)], width, cut=(2, 1))
-
-
-def _row(top: Top) -> tuple[str, ...]:
-    found, holder = top.found, top.found.holder
-    return (
-        found.kind,
-        clean(found.name),
-        held_by(found),
-        "-" if top.hold_s is None else span(max(0.0, top.hold_s)),
-        left_of(holder),
-        str(found.waiters),
-        oldest_of(found),
-        f"{'>' if top.many else ''}{top.rate:.1f}/s" if top.rate else "-",
-    )
+    rates = [f"{'>' if top.many else ''}{top.rate:.1f}/s" if top.rate else "-" for top in tops]
+    rows = [(*row(top.found, _HEADS), rate) for top, rate in zip(tops, rates, strict=True)]
+    return table([(*_HEADS, "RATE"), *rows], width, cut=(2, 1))
 
 
 def _sums(tops: list[Top]) -> str:
     return sums([top.found for top in tops])
 
 
-def _report(looks: _Looks, options: argparse.Namespace) -> int:
+def _report(looks: _Looks, options: argparse.Namespace) -> None:
     while True:
-        try:
-            tops = _sorted(looks.look(), options.sort)
-        except Exception as error:
-            return json_error("top", error)
+        tops = _sorted(looks.look(), options.sort)
         emit_json("top", {"pattern": options.pattern, "locks": [_fact(top) for top in tops]})
         if options.once:
-            return exits.OK
+            return
         time.sleep(options.interval)
 
 

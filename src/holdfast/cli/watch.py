@@ -9,9 +9,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import exits
-from holdfast.cli.options import Parser, add_server_options, client_options, duration
+from holdfast.cli.options import Parser, add_report_options, client_options, duration
 from holdfast.cli.report import JSON_VERSION, clean, json_line, say
-from holdfast.cli.table import named, person
+from holdfast.cli.table import named
+from holdfast.web.view import person
 
 if TYPE_CHECKING:
     from holdfast import Change
@@ -46,8 +47,7 @@ def main(words: list[str]) -> int:
     parser = Parser("watch", description="What happens to a lock, as it happens.", epilog=_EPILOG)
     parser.add_argument("name", metavar="NAME", help="the lock, semaphore or election")
     parser.add_argument("--poll", metavar="D", type=duration, default=0.05, help="how often to look (default: 50ms)")
-    parser.add_argument("--json", action="store_true", help="print JSON, a line for each change")
-    add_server_options(parser, embedded=False)
+    add_report_options(parser, "print JSON, a line for each change")
     options = parser.parse_args(words)
     import holdfast
 
