@@ -37,10 +37,9 @@ sys.exit(os.waitstatus_to_exitcode(status) != 0)
 @pytest.mark.parametrize(
     ("module", "call"),
     [
-        ("holdfast._sync.semaphore", "locks.semaphore('a', 1)"),
-        ("holdfast._sync.multilock", "locks.multilock('a', 'b')"),
+        ("inspect", "locks.locked('a')(print)"),
         ("holdfast._sync.overview", "locks.list()"),
-        ("holdfast._api.outcome", "holdfast.Outcome"),
+        ("holdfast._api.holder", "holdfast.Holder"),
     ],
 )
 def test_the_child_does_not_wait_for_the_import(module: str, call: str) -> None:
