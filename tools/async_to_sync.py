@@ -36,6 +36,7 @@ import textwrap
 import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 __all__ = ["BY_HAND", "convert", "generated", "main", "names"]
 
@@ -283,20 +284,23 @@ def generated(name: str, package: Path = PACKAGE) -> str:
     return _formatted(f"{header}\n{converted}", package / "_sync" / name)
 
 
+def _literal(path: Path, name: str) -> Any:
+    """Return what a module assigns to that name first; None if it does not, or there is no such module."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body if path.exists() else ():
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name:
+            return ast.literal_eval(node.value)
+    return None
+
+
 def asyncio_names(package: Path = PACKAGE) -> str | None:
     """Return `asyncio.py` with the names of `__init__.py`, from `_async`; None if that does not say where they live."""
     path = package / "__init__.py"
-    homes = public = None
-    for node in ast.parse(path.read_text(encoding="utf-8")).body if path.exists() else ():
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            if node.targets[0].id == "_HOMES":
-                homes = ast.literal_eval(node.value)
-            elif node.targets[0].id == "__all__":
-                public = ast.literal_eval(node.value)
-    if homes is None or public is None:
+    homes = _literal(path, "_HOMES")
+    if homes is None:
         return None
     left_out = [name for home in FOR_THREADS for name in homes.pop(home, ())]
-    names = [name for name in public if name not in left_out]
+    errors = _literal(package / "errors.py", "__all__") or ()  # written out: mypy follows `+=` through one module only
+    names = sorted(name for name in (*_literal(path, "__all__"), *errors) if name not in left_out)
     head = (package / "asyncio.py").read_text(encoding="utf-8").partition("\nfrom ")[0]
     imports = [
         f"from holdfast.{home.replace('_sync', '_async')} import {', '.join(its)}" for home, its in homes.items()

@@ -3,17 +3,9 @@
 For its asyncio clients: `holdfast.compat.redis.asyncio.Lock`.
 """
 
+from holdfast.compat.redis import errors as _errors
 from holdfast.compat.redis._sync.lock import Lock, locks_of
 from holdfast.compat.redis.errors import *
 
-__all__ = [
-    "ConnectionError",
-    "Lock",
-    "LockError",
-    "LockNotHeldError",
-    "LockNotOwnedError",
-    "LockTimeoutError",
-    "ResponseError",
-    "TimeoutError",
-    "locks_of",
-]
+__all__ = ["Lock", "locks_of"]
+__all__ += _errors.__all__
