@@ -13,6 +13,8 @@ What is changed:
 
 - `async` and `await` go, and with them the parentheses that only held an `await` together;
 - names, by `NAMES`, and words in strings and comments, by `WORDS`;
+- what is awaited is what comes of it: `Awaitable[X]` becomes `X`, by `AWAITED`;
+- what only threads use is imported where it is used, by `FOR_THREADS`;
 - four kinds of comment lines say what no rule can know:
 
       # sync: def acquire(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> Lease:
@@ -49,7 +51,7 @@ PACKAGES = (PACKAGE, PACKAGE / "compat" / "redis")
 BY_HAND = frozenset({"__init__.py"})
 
 #: Names for threads alone, by their module: a task is cancelled.
-FOR_THREADS = ("_runtime.cancel",)
+FOR_THREADS = {"_runtime.cancel": ("Cancel", "Cancelled")}
 
 WIDTH = 120
 HEADER = """\
@@ -69,9 +71,14 @@ NAMES = {
     "aio": "threads",
 }
 
+#: Types whose last argument is what an `await` returns.
+AWAITED = frozenset({"Acquiring", "Awaitable", "Coroutine"})
+
 #: Regular expressions in strings and comments, in this order.
 WORDS: tuple[tuple[str, str], ...] = (
     (r"\bholdfast\.asyncio\b", "holdfast"),
+    (r"\bholdfast\._async\b", "holdfast._sync"),
+    (r'^"asyncio"$', '"threads"'),
     (r"__aenter__", "__enter__"),
     (r"__aexit__", "__exit__"),
     (r"\basyncio\.(Event|Barrier|Condition|Semaphore|Lock)\b", r"threading.\1"),
@@ -93,7 +100,7 @@ def convert(source: str) -> str:
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))
-    edits = [*_without_parentheses(source), *_token_edits(source, sayings)]
+    edits = [*_of_awaits(source), *_token_edits(source, sayings)]
     flat = sorted(
         (starts[row - 1] + column, starts[end_row - 1] + end_column, text)
         for (row, column), (end_row, end_column), text in edits
@@ -173,21 +180,25 @@ def _logical_lines(source: str) -> dict[int, int]:
     return found
 
 
-def _without_parentheses(source: str) -> Iterator[Edit]:
-    """`(await x)[0]` becomes `x[0]`."""
+def _of_awaits(source: str) -> Iterator[Edit]:
+    """`(await x)[0]` becomes `x[0]`, and `Awaitable[x]` becomes `x`."""
     lines = source.splitlines(keepends=True)
 
-    def position(row: int, byte_column: int) -> Position:
+    def position(row: int | None, byte_column: int | None) -> Position:
+        assert row is not None
         return row, len(lines[row - 1].encode()[:byte_column].decode())
 
     tokens = [token for token in _tokens(source) if token.type not in (tokenize.NL, tokenize.COMMENT)]
     by_start = {token.start: index for index, token in enumerate(tokens)}
     by_end = {token.end: index for index, token in enumerate(tokens)}
     for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in AWAITED:
+            result = node.slice.elts[-1] if isinstance(node.slice, ast.Tuple) else node.slice
+            yield position(node.lineno, node.col_offset), position(result.lineno, result.col_offset), ""
+            yield position(result.end_lineno, result.end_col_offset), position(node.end_lineno, node.end_col_offset), ""
         if not isinstance(node, ast.Await):
             continue
         simple = isinstance(node.value, (ast.Call, ast.Name, ast.Attribute, ast.Subscript))
-        assert node.end_lineno is not None and node.end_col_offset is not None
         before = tokens[by_start[position(node.lineno, node.col_offset)] - 1]
         after = tokens[by_end[position(node.end_lineno, node.end_col_offset)] + 1]
         if not simple or before.string != "(" or after.string != ")":
@@ -252,6 +263,18 @@ def _filled(paragraph: str, column: int, first: bool) -> str:
     return "\n".join([filled.lstrip() if first else filled, *([] if end is None else [end])])
 
 
+def _importing(text: str) -> str:
+    """Import what only threads use, where the text names it and does not."""
+    words = set(re.findall(r"\w+", text))
+    lines = [
+        f"from holdfast.{module} import {name}\n"
+        for module, names in FOR_THREADS.items()
+        for name in names
+        if name in words
+    ]
+    return re.sub(r"^from __future__ import annotations\n", lambda found: found[0] + "".join(lines), text, flags=re.M)
+
+
 def _ruff() -> str:
     beside = Path(sys.executable).with_name("ruff")
     return str(beside) if beside.exists() else "ruff"
@@ -281,7 +304,7 @@ def generated(name: str, package: Path = PACKAGE) -> str:
         converted = convert((package / "_async" / name).read_text(encoding="utf-8"))
     except SystemExit as error:
         raise SystemExit(f"{name}: {error}") from None
-    return _formatted(f"{header}\n{converted}", package / "_sync" / name)
+    return _formatted(f"{header}\n{_importing(converted)}", package / "_sync" / name)
 
 
 def _literal(path: Path, name: str) -> Any:

@@ -86,6 +86,11 @@ def test_every_generated_file_says_so() -> None:
         ("# sync-drop\nif x:\n    y = 1\nz = 2\n", "z = 2\n"),
         ("try:\n    f()\n# sync-drop\nexcept A:\n    g()\nexcept B:\n    h()\n", "try:\n    f()\nexcept B:\n    h()\n"),
         ("# sync-say: cancel it => stop it\n'''Please cancel\n   it.'''\n", "'''Please stop it.'''\n"),
+        (
+            "def f(g: Callable[[], Awaitable[int]]) -> Coroutine[Any, Any, R]: ...\n",
+            "def f(g: Callable[[], int]) -> R: ...\n",
+        ),
+        ('f("asyncio", "holdfast._async.a")\n', 'f("threads", "holdfast._sync.a")\n'),
         ("'''One task, many tasks, `await f()`.'''\n", "'''One thread, many threads, `f()`.'''\n"),
     ],
 )

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from holdfast._api.endpoints import Api
 from holdfast._runtime.lazily import importing
 from holdfast.errors import ConfigurationError
 
-__all__ = ["check_callable", "check_function", "check_result", "refuse_coroutine_function"]
+__all__ = ["check_callable", "check_function", "check_result"]
 
 _LATER = "its body would run after the lock was released; take the lock inside the body, `{}with locks.lock(…):`"
 
 
-def check_function(function: Any, *, asynchronous: bool) -> None:
+def check_function(function: Any, api: Api) -> None:
     """Refuse, at decoration, what cannot be decorated."""
+    asynchronous = api == "asyncio"
     with importing:
         from inspect import isasyncgenfunction, isclass, iscoroutinefunction, isgeneratorfunction
     wanted = "a coroutine function" if asynchronous else "a plain function"
@@ -44,14 +46,12 @@ def check_function(function: Any, *, asynchronous: bool) -> None:
         raise ConfigurationError("function", function, f"{wanted}; plain functions belong to holdfast.Client.locked")
 
 
-def check_callable(argument: str, function: Any) -> None:
-    """Refuse what cannot be called before anything is waited for."""
+def check_callable(argument: str, function: Any, api: Api = "asyncio") -> None:
+    """Refuse what cannot be called before anything is waited for, and coroutine functions that threads would call."""
     if not callable(function):
         raise ConfigurationError(argument, function, "a function")
-
-
-def refuse_coroutine_function(argument: str, function: Any) -> None:
-    """Refuse coroutine functions where threads call, and do not await results."""
+    if api == "asyncio":
+        return
     with importing:
         from inspect import isasyncgenfunction, iscoroutinefunction
     for called in (function, getattr(function, "__call__", None)):  # noqa: B004
@@ -60,7 +60,7 @@ def refuse_coroutine_function(argument: str, function: Any) -> None:
 
 
 def check_result(
-    function: Callable[..., Any], result: Any, *, asynchronous: bool, argument: str = "function", later: str = _LATER
+    function: Callable[..., Any], result: Any, api: Api, argument: str = "function", later: str = _LATER
 ) -> None:
     """Refuse what a call returned when its body has still to run: a wrapper can hide that from `check_function`."""
     if result is None or type(result) in _DONE:
@@ -78,10 +78,10 @@ def check_result(
         body = getattr(result, "gen", None)
         if isgenerator(body) or isasyncgen(body):
             what = "a context manager made of a generator"
-    elif not asynchronous and isawaitable(result):
+    elif api == "threads" and isawaitable(result):
         what = "an awaitable"
     if what is not None:
-        later = later.format("async " if asynchronous else "")
+        later = later.format("async " if api == "asyncio" else "")
         allowed = f"one that has done its work when it returns; this one returned {what}: {later}"
         raise ConfigurationError(argument, function, allowed)
 

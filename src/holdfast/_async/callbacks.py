@@ -17,17 +17,11 @@ R = TypeVar("R")
 _LATER = "its body would run later, when that is over"
 
 
-# sync-drop
 async def awaited(argument: str, function: Callable[..., Any], given: Awaitable[R]) -> R:
-    """Await the result of a coroutine function and check it."""
+    """Return what a function has come to, which has done its work by then."""
+    # sync-drop
     if not inspect.isawaitable(given):
         raise ConfigurationError(argument, function, "a coroutine function; plain functions belong to holdfast.Client")
     result = await given
-    check_result(function, result, asynchronous=True, argument=argument, later=_LATER)
+    check_result(function, result, "asyncio", argument, _LATER)
     return result
-
-
-# sync-add: def awaited(argument: str, function: Callable[..., Any], result: R) -> R:
-# sync-add:     """Check that a plain function has done its work, and return its result."""
-# sync-add:     check_result(function, result, asynchronous=False, argument=argument, later=_LATER)
-# sync-add:     return result

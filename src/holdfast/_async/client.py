@@ -430,7 +430,6 @@ class Client:
     async def once(
         self,
         name: str,
-        # sync: function: Callable[[Lease], Value | None],
         function: Callable[[Lease], Awaitable[Value | None]],
         *,
         retain: Duration = _DAY_S,
@@ -473,7 +472,6 @@ class Client:
     async def get_or_set(
         self,
         key: str,
-        # sync: make: Callable[[], Value],
         make: Callable[[], Awaitable[Value]],
         *,
         expire: Duration | None,
@@ -515,7 +513,6 @@ class Client:
         timeout: Duration | None = None,
         reentrant: bool = False,
         **options: Unpack[LeaseOptions],
-        # sync: ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]: ...
 
     @overload
@@ -527,7 +524,6 @@ class Client:
         timeout: Duration | None = None,
         reentrant: bool = False,
         **options: Unpack[LeaseOptions],
-        # sync: ) -> Callable[[Callable[P, R]], Callable[P, R | None]]: ...
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R | None]]]: ...
 
     @overload
@@ -540,7 +536,6 @@ class Client:
         timeout: Duration | None = None,
         reentrant: bool = False,
         **options: Unpack[LeaseOptions],
-        # sync: ) -> Callable[[Callable[P, R]], Callable[P, R | D]]: ...
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R | D]]]: ...
 
     @explains_options
@@ -579,7 +574,6 @@ class Client:
         permits: int,
         timeout: Duration | None = None,
         **options: Unpack[LeaseOptions],
-        # sync: ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
         """Decorator: at most `permits` calls (1 to 10,000) run at a time, on all hosts, for each name.
 

@@ -8,8 +8,6 @@ from types import FrameType
 from typing import TypeVar, cast
 
 from holdfast._api import hook
-
-# sync: from holdfast._api.decorated import check_callable, refuse_coroutine_function
 from holdfast._api.decorated import check_callable
 from holdfast._api.options import Duration, check_count, timeout_of
 from holdfast._async.entering import Enterable
@@ -19,8 +17,6 @@ from holdfast._async.lock import Lock
 from holdfast._core import condition
 from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Grant, wait_for
-
-# sync-add: from holdfast._runtime.cancel import Cancel
 from holdfast._runtime.clock import clock
 from holdfast.errors import NotHeld
 
@@ -58,7 +54,6 @@ class Condition(Enterable[Lease]):
         """The lock it belongs to."""
         return self._lock
 
-    # sync: def _obtain(self, frame: FrameType) -> Lease:
     def _obtain(self, frame: FrameType) -> Awaitable[Lease]:
         return self._lock._obtain(frame)
 
@@ -147,8 +142,7 @@ class Condition(Enterable[Lease]):
         """
         timeout_s = timeout_of(timeout)
         until = None if timeout_s is None else clock() + timeout_s
-        check_callable("predicate", predicate)
-        # sync-add: refuse_coroutine_function("predicate", predicate)
+        check_callable("predicate", predicate, "asyncio")
         while True:
             # sync-drop
             given = predicate()

@@ -57,8 +57,7 @@ def locked(
     make("check")
 
     def decorate(function: F) -> F:
-        # sync: check_function(function, asynchronous=False)
-        check_function(function, asynchronous=True)
+        check_function(function, "asyncio")
         name = namer(template, function)
 
         @functools.wraps(function)
@@ -66,8 +65,7 @@ def locked(
             try:
                 async with Held(make(name(*args, **kwargs)), skip_if_held, timeout_s):
                     result = await function(*args, **kwargs)
-                    # sync: check_result(function, result, asynchronous=False)
-                    check_result(function, result, asynchronous=True)
+                    check_result(function, result, "asyncio")
                     return result
             except Skipped:
                 return otherwise

@@ -17,8 +17,6 @@ from holdfast._async.lifecycle import Session, has_ended
 from holdfast._async.lock import Lock
 from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Grant
-
-# sync-add: from holdfast._runtime.cancel import Cancel
 from holdfast._runtime.clock import clock
 from holdfast.errors import ConfigurationError, LeaseLost, ServerUnreachable
 
@@ -182,7 +180,6 @@ class Election(Enterable[Lease]):
                     won._abandon()
                     self._leads.forget(won)
 
-    # sync: def _obtain(self, frame: FrameType) -> Lease:
     def _obtain(self, frame: FrameType) -> Awaitable[Lease]:
         return self._lock._obtain(frame)
 

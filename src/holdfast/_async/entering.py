@@ -24,7 +24,6 @@ class Enterable(Generic[L]):
     #: Who is inside, by which lease, where no `with` statement knows it.
     _entered: LeaseStack[Any, L]
 
-    # sync: def _obtain(self, frame: FrameType) -> L:
     def _obtain(self, frame: FrameType) -> Awaitable[L]:
         """Acquire what the block runs under, for that frame."""
         raise NotImplementedError
@@ -60,7 +59,6 @@ class Enterable(Generic[L]):
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-        # sync: ) -> None:
     ) -> Awaitable[None]:
         if not block or block[0] is None:
             # Not looked up by `with`: whose block it is has to be found, by the frame that awaits this.

@@ -9,8 +9,6 @@ from holdfast._core import barrier, gate
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import BARRIER, EVENT, LATCH, Kind
 from holdfast._core.waiting import Grant, wait_for
-
-# sync-add: from holdfast._runtime.cancel import Cancel
 from holdfast.errors import BrokenBarrierError
 
 __all__ = ["Barrier", "CountDownLatch", "Event"]

@@ -26,8 +26,6 @@ from holdfast._core.tenure import LocalWaiter, TenureLease, is_alone, left
 from holdfast._core.tokens import KEPT, MARK
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._front.aio import AioFront
-
-# sync-add: from holdfast._runtime.cancel import Cancel, Cancelled
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import lazily
 
@@ -151,8 +149,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         turn: LocalWaiter | None,
         timeout_s: float | None,
         report: Any,
-        # sync: cancel: Cancel | None,
-        # sync: ) -> TenureLease | Grant | Busy:
+        # sync-add: cancel: Cancel | None,
     ) -> Awaitable[TenureLease | Grant | Busy]:
         """Ask the server, or wait in line."""
         if report.detailed:
@@ -231,7 +228,6 @@ class Acquirable(AcquirableBase, Generic[L]):
         try:
             if got.holder:
                 # Not at the start: most programs never need it.
-                # sync: overview = lazily("holdfast._sync.overview")
                 overview = lazily("holdfast._async.overview")
                 holder = await overview.last_holder(self._session, self._kind, self._name, got.holder, bool(timeout_s))
             if limit is not None and (got.is_full or not limit):

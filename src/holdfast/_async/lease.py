@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-# sync-add: from holdfast._api.decorated import refuse_coroutine_function
+from holdfast._api.decorated import check_callable
 from holdfast._api.handles import handle_of
 from holdfast._api.leaving import AsyncLeaving, Block, instruction_of, line_of, opening, opens_block
 from holdfast._api.options import Duration, check_bool, ttl_ms_of
@@ -160,9 +160,7 @@ class Lease:
         It is called by the event loop: it must not block. What it raises goes to the loop's exception handler.
         A forked child has lost the lease without a call: in the parent it goes on.
         """
-        if not callable(callback):
-            raise ConfigurationError("callback", callback, "something that can be called with a LeaseLost")
-        # sync-add: refuse_coroutine_function("callback", callback)
+        check_callable("callback", callback, "asyncio")
         self.lost._add(callback)
 
     @property
@@ -183,9 +181,7 @@ class Lease:
 
     def on_wanted(self, callback: Callable[[Wanted], object]) -> None:
         """Call `callback(wanted)` once when another client asks for it; otherwise as `on_lost`."""
-        if not callable(callback):
-            raise ConfigurationError("callback", callback, "something that can be called with what says who wants it")
-        # sync-add: refuse_coroutine_function("callback", callback)
+        check_callable("callback", callback, "asyncio")
         self.wanted._add(callback)
 
     def ensure_held(self) -> None:

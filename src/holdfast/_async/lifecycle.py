@@ -30,7 +30,6 @@ class Session(SessionBase):
     """What the locks of one client know of it."""
 
     def __init__(self, redis_client: Any, namespace: str | None, settings: Settings, observer: Any = None) -> None:
-        # sync: topology = topology_of(redis_client, "threads")
         topology = topology_of(redis_client, "asyncio")
         settings = settings_for(redis_client, settings)
         #: Whether keys move from node to node.

@@ -34,8 +34,6 @@ from holdfast._core.tenure import LocalWaiter, Tenure
 from holdfast._core.tokens import BLOCK, MARK
 from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
 from holdfast._engine.pack import PreparedRequest
-
-# sync-add: from holdfast._runtime.cancel import Cancel
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import importing, lazily
 from holdfast.errors import AcquireTimeout, AlreadyHeld, ConfigurationError, LeaseLost
@@ -123,7 +121,6 @@ class Leasable(Acquirable[L], Enterable[L]):
         deadlock_check: Duration | None = None,
         on_wait: Callable[[Waiting], object] | None = None,
         **elsewhere: Never,
-        # sync: ) -> L:
     ) -> Acquiring[L]:
         """Acquire the lock, waiting in FIFO order.
 
@@ -158,7 +155,6 @@ class Leasable(Acquirable[L], Enterable[L]):
 
     def _telling(self, on_wait: Callable[[Waiting], object]) -> Self:
         """The same, which tells that function what it waits for; in the queue on the server, by the protocol."""
-        # sync: tell = lazily("holdfast._sync.on_wait").teller(self, on_wait)
         tell = lazily("holdfast._async.on_wait").teller(self, on_wait)
         made = copy(self)
         made._asks, made._line_key = (), None
@@ -176,7 +172,6 @@ class Leasable(Acquirable[L], Enterable[L]):
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in _ON_THE_LEASE]
 
-    # sync: def _obtain(self, frame: FrameType) -> L:
     def _obtain(self, frame: FrameType) -> Awaitable[L]:
         # sync: return self._acquire(None, None, frame)
         return self._acquire(None, frame)
@@ -350,7 +345,6 @@ class Lock(Leasable[Lease]):
     async def _holder(self, seen: LockSeen) -> Holder | None:
         if not seen.holder:
             return None
-        # sync: overview = lazily("holdfast._sync.overview")
         overview = lazily("holdfast._async.overview")
         holder: Holder = await overview.holder_by(self._session, seen.holder, seen.remaining_ms, seen.fence)
         return holder
@@ -374,7 +368,6 @@ class Lock(Leasable[Lease]):
 
     async def _everything(self) -> Any:
         """Look at all that is stored under the name, of whatever kind, for `holdfast status`."""
-        # sync: overview = lazily("holdfast._sync.overview")
         overview = lazily("holdfast._async.overview")
         return await overview.everything(self._session, self._name)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-# sync-drop
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -26,12 +25,10 @@ def teller(lock: Any, on_wait: Callable[[Waiting], object]) -> Callable[[Seen], 
         holder, place = await _now(lock, seen)
         told = Waiting(lock._label, lock._name, seen.waited_s, place + 1 if place >= 0 else None, holder)
         result = on_wait(told)
-        # sync: check_result(on_wait, result, asynchronous=False, argument="on_wait", later=_LATER)
-        if inspect.isawaitable(result):
-            # sync-drop
-            result = await result
         # sync-drop
-        check_result(on_wait, result, asynchronous=True, argument="on_wait", later=_LATER)
+        if inspect.isawaitable(result):
+            result = await result
+        check_result(on_wait, result, "asyncio", "on_wait", _LATER)
 
     return tell
 

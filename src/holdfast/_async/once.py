@@ -75,7 +75,6 @@ class _Value:
         left_ms: int = await self._session.run(once_more(left))
         return 0 <= left_ms <= self._stale_ms
 
-    # sync: def made(self, make: Callable[[Lease], bytes], timeout_s: float | None) -> tuple[bool, bytes]:
     async def made(self, make: Callable[[Lease], Awaitable[bytes]], timeout_s: float | None) -> tuple[bool, bytes]:
         """Return whether this call made the value, and the value."""
         if (value := await self.found()) is not None and not await self.is_stale():
@@ -95,7 +94,6 @@ class _Value:
 
     async def _make(
         self,
-        # sync: make: Callable[[Lease], bytes],
         make: Callable[[Lease], Awaitable[bytes]],
         only_if_free: bool,
         timeout_s: float | None,

@@ -98,7 +98,6 @@ class Optimistic:
         self._keys = keys
         self._attempts = attempts
 
-    # sync: def run(self, function: Callable[[Transaction], R]) -> R:
     async def run(self, function: Callable[[Transaction], Awaitable[R]]) -> R:
         """Run it until what it read had not changed when its writes were carried out; returns what it returned.
 

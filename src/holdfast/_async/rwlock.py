@@ -16,8 +16,6 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import RWSeen
 from holdfast._core.waiting import Busy, Grant
 from holdfast._runtime.clock import clock
-
-# sync-add: from holdfast._runtime.cancel import Cancel
 from holdfast._runtime.lazily import importing
 
 if TYPE_CHECKING:

@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING, Never
 from holdfast._api.options import PERMITS_MAX, Duration, Options, check_count, refuse_keywords, timeout_of
 from holdfast._async.lease import Lease
 from holdfast._async.lifecycle import Session
-
-# sync: from holdfast._sync.lock import TurnLeasable
 from holdfast._async.lock import Acquiring, TurnLeasable
 from holdfast._core import semaphore
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import SEMAPHORE
 from holdfast._core.replies import SemaphoreSeen
 from holdfast._runtime.lazily import importing
-
-# sync-add: from holdfast._runtime.cancel import Cancel
 from holdfast.errors import AcquireTimeout
 
 if TYPE_CHECKING:
@@ -62,7 +58,6 @@ class Semaphore(TurnLeasable[Lease]):
         deadlock_check: Duration | None = None,
         on_wait: Callable[[Waiting], object] | None = None,
         **elsewhere: Never,
-        # sync: ) -> Lease:
     ) -> Acquiring[Lease]:
         """Acquire this many permits under one lease, waiting in FIFO order. Otherwise as `Lock.acquire`.
 

@@ -18,7 +18,8 @@ R = TypeVar("R")
 _LATER = "its body would run later, when that is over"
 
 
-def awaited(argument: str, function: Callable[..., Any], result: R) -> R:
-    """Check that a plain function has done its work, and return its result."""
-    check_result(function, result, asynchronous=False, argument=argument, later=_LATER)
+def awaited(argument: str, function: Callable[..., Any], given: R) -> R:
+    """Return what a function has come to, which has done its work by then."""
+    result = given
+    check_result(function, result, "threads", argument, _LATER)
     return result

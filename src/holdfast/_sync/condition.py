@@ -10,7 +10,7 @@ from types import FrameType
 from typing import TypeVar
 
 from holdfast._api import hook
-from holdfast._api.decorated import check_callable, refuse_coroutine_function
+from holdfast._api.decorated import check_callable
 from holdfast._api.options import Duration, check_count, timeout_of
 from holdfast._core import condition
 from holdfast._core.record import LeaseRecord
@@ -132,8 +132,7 @@ class Condition(Enterable[Lease]):
         """Wait until `predicate()` is true, called with the lock held; returns its last value, as `threading` does."""
         timeout_s = timeout_of(timeout)
         until = None if timeout_s is None else clock() + timeout_s
-        check_callable("predicate", predicate)
-        refuse_coroutine_function("predicate", predicate)
+        check_callable("predicate", predicate, "threads")
         while True:
             result = predicate()
             left_s = None if until is None else until - clock()

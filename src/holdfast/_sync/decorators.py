@@ -58,7 +58,7 @@ def locked(
     make("check")
 
     def decorate(function: F) -> F:
-        check_function(function, asynchronous=False)
+        check_function(function, "threads")
         name = namer(template, function)
 
         @functools.wraps(function)
@@ -66,7 +66,7 @@ def locked(
             try:
                 with Held(make(name(*args, **kwargs)), skip_if_held, timeout_s):
                     result = function(*args, **kwargs)
-                    check_result(function, result, asynchronous=False)
+                    check_result(function, result, "threads")
                     return result
             except Skipped:
                 return otherwise

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast._api.decorated import refuse_coroutine_function
+from holdfast._api.decorated import check_callable
 from holdfast._api.handles import handle_of
 from holdfast._api.leaving import Block, Leaving, instruction_of, line_of, opening, opens_block
 from holdfast._api.options import Duration, check_bool, ttl_ms_of
@@ -149,9 +149,7 @@ class Lease:
 
         A forked child has lost the lease without a call: in the parent it goes on.
         """
-        if not callable(callback):
-            raise ConfigurationError("callback", callback, "something that can be called with a LeaseLost")
-        refuse_coroutine_function("callback", callback)
+        check_callable("callback", callback, "threads")
         self.lost._add(callback)
 
     @property
@@ -172,9 +170,7 @@ class Lease:
 
     def on_wanted(self, callback: Callable[[Wanted], object]) -> None:
         """Call `callback(wanted)` once when another client asks for it; otherwise as `on_lost`."""
-        if not callable(callback):
-            raise ConfigurationError("callback", callback, "something that can be called with what says who wants it")
-        refuse_coroutine_function("callback", callback)
+        check_callable("callback", callback, "threads")
         self.wanted._add(callback)
 
     def ensure_held(self) -> None:

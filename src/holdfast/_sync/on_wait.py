@@ -27,7 +27,7 @@ def teller(lock: Any, on_wait: Callable[[Waiting], object]) -> Callable[[Seen], 
         holder, place = _now(lock, seen)
         told = Waiting(lock._label, lock._name, seen.waited_s, place + 1 if place >= 0 else None, holder)
         result = on_wait(told)
-        check_result(on_wait, result, asynchronous=False, argument="on_wait", later=_LATER)
+        check_result(on_wait, result, "threads", "on_wait", _LATER)
 
     return tell
 
