@@ -141,9 +141,9 @@ def test_the_same_holder_hears_of_it_without_the_message(
     """A holder that was not told (its connection was gone, it was stopped) finds out when it renews."""
     lease = locks.lock(unique_name, ttl=1.0).acquire()
     client_id = lease.token.partition(":")[0]
-    raw.set(f"holdfast:{{{unique_name}}}:broken:{lease.token}", "them: because", px=60_000)
+    raw.set(f"holdfast:{{{unique_name}}}:broken:{lease.token}", "them on db1, pid 7: because", px=60_000)
     raw.delete(f"holdfast:{{{unique_name}}}")
-    assert lost_for(lease) == "broken by them: because"
+    assert lost_for(lease) == "broken by them on db1, pid 7: because"
     assert raw.pubsub_numsub(f"holdfast:inbox:{client_id}")[0][1] in (0, 1)
 
 
@@ -198,9 +198,9 @@ def test_what_is_asked_for_first_is_known_later(locks: Any, others: Any, unique_
 
 def test_an_extension_finds_out_who_broke_it(locks: Any, others: Any, raw: Any, unique_name: str) -> None:
     lease = locks.lock(unique_name, ttl=TTL_S).acquire()
-    raw.set(f"holdfast:{{{unique_name}}}:broken:{lease.token}", "them", px=60_000)
+    raw.set(f"holdfast:{{{unique_name}}}:broken:{lease.token}", "them on db1, pid 7", px=60_000)
     raw.delete(f"holdfast:{{{unique_name}}}")
-    with pytest.raises(LeaseLost, match="broken by them"):
+    with pytest.raises(LeaseLost, match="broken by them on db1, pid 7"):
         lease.extend(5)
 
 

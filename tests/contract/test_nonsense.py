@@ -11,7 +11,7 @@ import holdfast
 from holdfast import embedded
 from testbed.servers import unique
 from testbed.waiting import eventually
-from tests.support.apis import Api
+from tests.support.apis import Api, warm
 from tests.support.liar import KINDS, Liar
 from tests.support.operations import OPERATIONS, Operation, Scene
 
@@ -115,6 +115,20 @@ def test_what_was_granted_by_a_reply_that_made_no_sense_is_given_back(api: Api, 
     scene.ask(other, acquire, timeout=10)
     locks.close()
     others.close()
+
+
+def test_a_note_of_a_break_that_makes_no_sense_is_not_believed(api: Api, liar: Liar, look: Any) -> None:
+    scene = Scene(api, api.connect(liar.url), api.actor())
+    warm(scene.locks)
+    lease = scene.ask(scene.locks.lock(scene.name, ttl=20), "acquire")
+    look.delete(f"holdfast:{{{scene.name}}}")
+    liar.lie(b"+what?\r\n", at=1)  # behind the extension, which says that it is lost
+    with pytest.raises(holdfast.LeaseLost) as lost:
+        scene.ask(lease, "extend", 30)
+    assert liar.told == 1
+    assert lost.value.reason == "taken"
+    everything_works(scene)
+    scene.locks.close()
 
 
 def test_a_surplus_that_comes_later_is_nobodys_reply(api: Api, liar: Liar) -> None:

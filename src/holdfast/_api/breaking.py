@@ -66,7 +66,7 @@ def kinds_of(kind: object) -> tuple[str, ...]:
 
 
 def said(reason: object) -> str:
-    """Return the reason that a holder is told: who we are, and why."""
+    """Return the reason that a holder is told: who we are, and why. Holders know it by its form (`NOTE`)."""
     if not isinstance(reason, str) or len(reason) > _REASON_MAX or not reason.isprintable():
         raise ConfigurationError("reason", reason, f"a str of one line, of at most {_REASON_MAX} characters")
     who = who_we_are()

@@ -18,9 +18,7 @@ def forms(*known: Form) -> Fits:
     firsts = [form[0] for form in known]
 
     def fits(reply: Any) -> bool:
-        if type(reply) is not list:
-            return False
-        types = [*map(type, reply)]
+        types = [*map(type, reply)] if type(reply) is list else None
         return types in types_of and (reply[0], types) in zip(firsts, types_of, strict=True)
 
     return fits
@@ -45,9 +43,7 @@ def row(*known: list[type]) -> Fits:
     return lambda reply: type(reply) is list and [*map(type, reply)] in known
 
 
-def number(least: int, most: int | None = None) -> Fits:
-    if most is None:
-        return lambda reply: type(reply) is int and least <= reply
+def number(least: int, most: float = float("inf")) -> Fits:
     return lambda reply: type(reply) is int and least <= reply <= most
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from holdfast._core.effects import Command, Protocol, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
-from holdfast._core.replies import MAYBE
+from holdfast._core.replies import NOTE
 from holdfast._core.report import SILENT, Report
 from holdfast._core.validity import deadline as deadline_of
 from holdfast.errors import shown
@@ -410,10 +410,9 @@ async def note_for(places: Sequence[LockKeys], token: str, *, or_raise: bool = F
 
     `or_raise`: where it cannot be asked, `RequestFailed` is raised.
     """
-    for keys in places:
-        key = keys.note_of(token)
+    for key in [keys.note_of(token) for keys in places]:
         try:
-            found = await Command(("GET", key), _NOTE_PATIENCE_S, key=key, fits=MAYBE)
+            found = await Command(("GET", key), _NOTE_PATIENCE_S, key=key, fits=NOTE)
         except RequestFailed:
             if or_raise:
                 raise

@@ -9,6 +9,7 @@ asks for it.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from holdfast._core.effects import Reply, Wake
@@ -20,6 +21,8 @@ from holdfast._core.tokens import seen_fence
 _SHOWN_MAX = 120
 #: What arrays, maps, sets, pushes and attributes begin with.
 _AGGREGATES = b"*%~>|"
+#: Who has broken a lease, and why.
+_NOTE = re.compile(rb".+ on .+, pid [0-9]+(: .*)?", re.DOTALL)
 
 
 def _is_digits(reply: Reply) -> bool:
@@ -74,6 +77,10 @@ def MAYBE(reply: Reply) -> bool:
     return reply is None or type(reply) is bytes
 
 
+def NOTE(reply: Reply) -> bool:
+    return reply is None or (type(reply) is bytes and _NOTE.fullmatch(reply) is not None)
+
+
 def COUNT(reply: Reply) -> bool:
     return type(reply) is int
 
@@ -108,6 +115,7 @@ _EXPECTED: dict[Fits, str] = {FITS[script]: text for kind in KINDS for script, t
     MAYBE_DONE: "OK or nil",
     QUEUED: "QUEUED",
     MAYBE: "a string or nil",
+    NOTE: "who has broken a lease, or nil",
     COUNT: "an integer",
     MOMENT: "[seconds, microseconds]",
     SCANNED: "[cursor, keys]",
