@@ -21,7 +21,7 @@ What is changed:
       async def acquire(self, timeout: Duration | None = None) -> Lease:
 
   `# sync: CODE` replaces the logical line below it (inside brackets: the line; several in a row are several lines of
-  code), `# sync-add: CODE` only adds, `# sync-drop` leaves out the whole statement below it, and
+  code), `# sync-add: CODE` only adds; that CODE stays as it is. `# sync-drop` leaves out the whole statement below, and
   `# sync-say: OLD => NEW` changes words in the strings and comments of its file.
 """
 
@@ -95,12 +95,12 @@ Edit = tuple[Position, Position, str]
 
 def convert(source: str) -> str:
     """The threads form of one module of the asyncio API, not yet formatted."""
-    source, sayings = _follow_directives(source)
+    source, sayings, verbatim = _follow_directives(source)
     lines = source.splitlines(keepends=True)
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))
-    edits = [*_of_awaits(source), *_token_edits(source, sayings)]
+    edits = [*_of_awaits(source), *_token_edits(source, sayings, verbatim)]
     flat = sorted(
         (starts[row - 1] + column, starts[end_row - 1] + end_column, text)
         for (row, column), (end_row, end_column), text in edits
@@ -126,8 +126,8 @@ Saying = tuple[str, str, list[Position]]
 _DIRECTIVE = re.compile(r"( *)# sync(-add|-drop|-say)?(?:: ?(.*))?\n")
 
 
-def _follow_directives(source: str) -> tuple[str, list[Saying]]:
-    """Carry out the `# sync…` lines."""
+def _follow_directives(source: str) -> tuple[str, list[Saying], set[int]]:
+    """Carry out the `# sync…` lines; also which lines they have given."""
     lines = source.splitlines(keepends=True)
     logical_end = _logical_lines(source)
     statements: dict[int, int] = {}
@@ -137,6 +137,7 @@ def _follow_directives(source: str) -> tuple[str, list[Saying]]:
             statements[begin] = max(statements.get(begin, 0), node.end_lineno or node.lineno)
     out: list[str] = []
     sayings: list[Saying] = []
+    verbatim: set[int] = set()
     number = 1
     while number <= len(lines):
         line = lines[number - 1]
@@ -154,6 +155,7 @@ def _follow_directives(source: str) -> tuple[str, list[Saying]]:
             continue
         if kind != "-drop":
             out.append(f"{indent}{code}".rstrip() + "\n")
+            verbatim.add(len(out))
         if kind == "-add" or (kind is None and re.match(r" *# sync:", lines[number - 1])):
             continue
         if kind == "-drop":
@@ -162,7 +164,7 @@ def _follow_directives(source: str) -> tuple[str, list[Saying]]:
             number = statements[number] + 1
         else:
             number = logical_end.get(number, number) + 1
-    return "".join(out), sayings
+    return "".join(out), sayings, verbatim
 
 
 def _logical_lines(source: str) -> dict[int, int]:
@@ -213,9 +215,11 @@ def _of_awaits(source: str) -> Iterator[Edit]:
 _KEYWORDS = frozenset({"return", "in", "not", "and", "or", "is", "if", "else", "yield", "await", "assert", "lambda"})
 
 
-def _token_edits(source: str, sayings: Sequence[Saying]) -> Iterator[Edit]:
+def _token_edits(source: str, sayings: Sequence[Saying], verbatim: set[int]) -> Iterator[Edit]:
     tokens = _tokens(source)
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+        if token.start[0] in verbatim:
+            continue
         if token.type == tokenize.NAME and token.string in ("async", "await"):
             assert following is not None
             yield token.start, following.start, ""

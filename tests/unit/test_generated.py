@@ -83,6 +83,7 @@ def test_every_generated_file_says_so() -> None:
         ("# sync: x = 1\n# sync: y = 2\nx = (\n    3\n)\nz = 4\n", "x = 1\ny = 2\nz = 4\n"),
         ("f(\n    # sync: 1,\n    2,\n    3,\n)\n", "f(\n    1,\n    3,\n)\n"),
         ("# sync-add: x = 1\ny = 2\n", "x = 1\ny = 2\n"),
+        ("# sync-add: x = aio.of('tasks')\ny = aio\n", "x = aio.of('tasks')\ny = threads\n"),
         ("# sync-drop\nif x:\n    y = 1\nz = 2\n", "z = 2\n"),
         ("try:\n    f()\n# sync-drop\nexcept A:\n    g()\nexcept B:\n    h()\n", "try:\n    f()\nexcept B:\n    h()\n"),
         ("# sync-say: cancel it => stop it\n'''Please cancel\n   it.'''\n", "'''Please stop it.'''\n"),

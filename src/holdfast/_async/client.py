@@ -78,9 +78,9 @@ class Client:
     # sync: `redis_client`: a redis-py or valkey-py client; its settings for connecting (TLS, users, Sentinel, …) are
     # sync: used, and its connections are left alone. `namespace`: what keys begin with; None makes the lock's name the
     # sync: key itself, as other lock libraries do, so that they exclude ours and the reverse. `tenure`: for how many
-    # sync: seconds (up to 0.1) its threads hand a lock on among themselves before it goes through the server again; None:
-    # sync: 0.002; 0: not at all. `observer`: is told what happens to its locks (`Observer`). The other options are the defaults of
-    # sync: its locks (`LeaseOptions`).
+    # sync: seconds (up to 0.1) its threads hand a lock on among themselves before it goes through the server again;
+    # sync: None: 0.002; 0: not at all. `observer`: is told what happens to its locks (`Observer`). The other options
+    # sync: are the defaults of its locks (`LeaseOptions`).
     # sync:
     # sync: Talks to no server before the first use. Safe to share between threads, and to keep over a fork: the child
     # sync: holds nothing and starts afresh. As a context manager it closes itself, which releases what is still held.

@@ -78,12 +78,12 @@ class Client:
         with locks.lock("orders:42") as lease:
             ...
 
-    `redis_client`: a redis-py or valkey-py client; its settings for connecting (TLS, users, Sentinel, …) are used, and
-    its connections are left alone. `namespace`: what keys begin with; None makes the lock's name the key itself, as
-    other lock libraries do, so that they exclude ours and the reverse. `tenure`: for how many seconds (up to 0.1) its
-    threads hand a lock on among themselves before it goes through the server again; None: 0.002; 0: not at all.
-    `observer`: is told what happens to its locks (`Observer`). The other options are the defaults of its locks
-    (`LeaseOptions`).
+    `redis_client`: a redis-py or valkey-py client; its settings for connecting (TLS, users, Sentinel, …) are
+    used, and its connections are left alone. `namespace`: what keys begin with; None makes the lock's name the
+    key itself, as other lock libraries do, so that they exclude ours and the reverse. `tenure`: for how many
+    seconds (up to 0.1) its threads hand a lock on among themselves before it goes through the server again;
+    None: 0.002; 0: not at all. `observer`: is told what happens to its locks (`Observer`). The other options
+    are the defaults of its locks (`LeaseOptions`).
 
     Talks to no server before the first use. Safe to share between threads, and to keep over a fork: the child
     holds nothing and starts afresh. As a context manager it closes itself, which releases what is still held.
