@@ -42,6 +42,7 @@ NOT_PLAYED: dict[str, str] = {
             *(
                 "Client.namespace",
                 "Client.held",
+                "Client.tasks",
                 "LeaseInfo.queue_full",
                 "Condition.lock",
                 "MultiLock.names",

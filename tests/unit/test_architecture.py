@@ -112,7 +112,8 @@ PACKAGE: dict[str, Room] = {
     "_api": Room(_FACTS | {"_core", "_runtime", "_engine"}, _CLIENTS),
     "_async": Room(_FACTS | {"_core", "_runtime", "_reports", "_engine", "_front", "_api"}),
     "_sync": Room(
-        _FACTS | {"_core", "_runtime", "_reports", "_engine", "_front", "_api"}, stdlib_without=frozenset({"asyncio"})
+        _FACTS | {"_core", "_runtime", "_reports", "_engine", "_front", "_api", "_async.client"},  # see Client.tasks
+        stdlib_without=frozenset({"asyncio"}),
     ),
     "": Room(_FACTS | {"_api", "_sync", "_runtime.lazily", "_runtime.cancel", "_reports.observing", "asyncio"}),
     "asyncio": Room(_FACTS | {"_api", "_async", "_reports.observing"}),

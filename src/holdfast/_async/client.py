@@ -43,10 +43,13 @@ from holdfast._async.rwlock import RWLock
 from holdfast._async.semaphore import Semaphore
 from holdfast._core.optimistic import Value
 from holdfast._core.settings import DEFAULT, Settings
+
+# sync: from holdfast._runtime.lazily import importing, lazily
 from holdfast._runtime.lazily import importing
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    # sync-add: from holdfast._async.client import Client as TasksClient
     from holdfast._api.breaking import Asked, Broken
     from holdfast._api.changes import Change
     from holdfast._api.deadlocks import Deadlock
@@ -152,6 +155,23 @@ class Client:
         return cls(members, namespace=namespace, observer=observer, **options)
 
     # sync-say: URLs or asyncio clients of redis-py, for => URLs or redis-py clients, for
+
+    # sync-add: @property
+    # sync-add: def tasks(self) -> TasksClient:
+    # sync-add:     """The same client for tasks of asyncio and trio: a `holdfast.asyncio.Client`.
+    # sync-add:
+    # sync-add:         async with locks.tasks.lock("orders:42"):
+    # sync-add:             ...
+    # sync-add:
+    # sync-add:     Threads and tasks share connections, and hand locks on to each other. To close either closes both.
+    # sync-add:     """
+    # sync-add:     made: TasksClient | None = vars(self).get("_tasks")
+    # sync-add:     if made is None:
+    # sync-add:         module = lazily("holdfast._async.client")
+    # sync-add:         made = module.Client.__new__(module.Client)
+    # sync-add:         made._options, made._session = self._options, module.Session.beside(self._session)
+    # sync-add:         made = vars(self).setdefault("_tasks", made)  # of those that threads make at a time, the first
+    # sync-add:     return made
 
     @property
     def namespace(self) -> str | None:

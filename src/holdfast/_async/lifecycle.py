@@ -39,6 +39,14 @@ class Session(SessionBase):
         self.driver.asking = self.asking
         self.driver.belong_to(self)
 
+    # sync-drop
+    @staticmethod
+    def beside(other: Any) -> Session:
+        """Make the session of the same client for tasks; it keeps that for threads, with which the client ends."""
+        made = Session.__new__(Session)
+        vars(made).update(vars(other), driver=AioFront.beside(other.driver), other=other)
+        return made
+
     async def run(self, protocol: Protocol[R]) -> R:
         """Run it, with errors as users see them."""
         if self.driver.closed:

@@ -75,14 +75,12 @@ class Client(Agent):
         inboxes: str,
         settings: Settings,
         troubles: Troubles,
-        told: Callable[[LeaseRecord], bool],
     ) -> None:
         self.engine = engine
         self.topology = topology
         self._inboxes = inboxes
         self.troubles = troubles
-        self._told = told
-        #: By whom callers ask it.
+        #: By what callers ask it: the first one, where it has two.
         self.front: Any = None
         #: Who is told when the waiter of a token is queued.
         self.queueing: dict[str, Any] = {}
@@ -285,7 +283,7 @@ class Client(Agent):
         return sum(server.steps for server in self.topology.nodes())
 
     def has_told(self, hold: LeaseRecord) -> bool:
-        return self._told(hold)
+        return hold.home is None or hold.home.has_told(hold)
 
     # -- what callers ask for ---------------------------------------------------------------------
 

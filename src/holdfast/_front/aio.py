@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 import weakref
 from asyncio import _get_running_loop, current_task
 from collections.abc import Callable
@@ -34,7 +33,7 @@ from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import LocalWaiter, TenureLease
 from holdfast._core.tokens import owner_of
 from holdfast._core.waiting import Acquisition, Busy, Grant, released
-from holdfast._engine.client import Prepared
+from holdfast._engine.client import Client, Prepared
 from holdfast._engine.operation import Abandoned, Operation
 from holdfast._engine.pack import PreparedRequest
 from holdfast._engine.requests import Later
@@ -91,7 +90,7 @@ class _Numbers(dict[int, tuple["weakref.ref[Any]", int]]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._next = itertools.count(1)
+        self._next = itertools.count(2, 2)  # those of threads are odd
         self._max = _NUMBERS_MAX
         self._tasks: dict[int, weakref.ref[Any]] = {}
 
@@ -136,14 +135,14 @@ def has_ended(number: int) -> bool:
 class AioFront(Front):
     """What the asyncio API asks of one client."""
 
-    def _begin(self, client_id: str) -> None:
+    def _join(self, client: Client) -> None:
         #: Tasks that wait for each other here, or are about to.
         self.turning: set[int] = set()
         #: By the tokens of what tasks are acquiring, what gives it back, where that is not just what `asking` says.
         self.undo: dict[str, Callable[[], None]] = {}
         self._homes: dict[int, Home] = {}
         self._here: Home | None = None
-        super()._begin(client_id)
+        super()._join(client)
 
     # -- who asks ---------------------------------------------------------------------------------
 
@@ -314,26 +313,18 @@ class AioFront(Front):
 
     # -- the end ----------------------------------------------------------------------------------
 
-    def has_told(self, record: LeaseRecord) -> bool:
-        """True if its blocks and callbacks have ended, but for those that wait for the end themselves."""
-        home: Home | None = record.home
-        if home is None or not home.loop.is_running():
-            return True
-        return home.has_told() and all(block.task in closers for block in record.blocks)
-
     def closed_error(self, error: HoldfastError | None = None) -> BaseException:
         """`ClientClosed`, or that error; a cancellation at the interpreter's end."""
         if self.exiting and _get_running_loop() is not None:
             return asyncio.CancelledError()
         return ClientClosed() if error is None else error
 
-    def begin_close(self, *then: Callable[[], None]) -> Callable[[], None]:
-        """As that of `Front`; what was left by loops that run no more is given back, too."""
-        self.closed = True
+    def leave(self) -> None:
+        """Give back what was left by loops that run no more."""
         self._undo_for(lambda loop: not loop.is_running())
-        return super().begin_close(self._leave_loops, *then)
 
-    def _leave_loops(self) -> None:
+    def left(self) -> None:
+        """Leave the loops."""
         for home in snapshot(self._homes.values()):
             home.soon(home.detach)
             if not home.loop.is_running():
@@ -350,7 +341,10 @@ class AioFront(Front):
                     self.spawn(_sent(Prepared(ask.prepared, ask.token)))
                 ask.end(None, RequestFailed("closed", "the client is closed", "", maybe_executed=True, transient=False))
         for token in [*snapshot(self.undo), *snapshot(self.asking)]:
-            task = _numbers.task(int(owner_of(token)))
+            number = int(owner_of(token))
+            if number % 2:
+                continue  # a thread asks
+            task = _numbers.task(number)
             if task is None or (is_over(task.get_loop()) if hasattr(task, "get_loop") else _trio().is_done(task)):
                 undo = self._undo_of(token)
                 self.undo.pop(token, None)
@@ -397,15 +391,10 @@ class AioFront(Front):
         ended = self._end(home)
         until = clock() + TOLD_S
         with home.loop.shield():
-            while not all(map(self.has_told, ended)) and clock() < until:
+            while not all(map(home.has_told, ended)) and clock() < until:
                 await home.loop.sleep(0.001)
             await home.loop.gather([partial(self.run, quietly(record)) for record in ended], _END_MAX_S)
         home.read_no_more()
-
-    def after_fork(self) -> None:
-        """As that of `Front`; the child has a client of its own."""
-        super().after_fork()
-        self._begin(os.urandom(12).hex())
 
 
 async def _sent(release: Prepared) -> None:

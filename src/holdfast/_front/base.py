@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from holdfast._core.agent.renewals import quietly
 from holdfast._core.agent.runner import closed
@@ -77,19 +77,36 @@ class Front:
         self.asking: dict[str, Any] = {}
         #: By their tokens, what its caller has ended, and releases or changes now.
         self.leaving: dict[str, LeaseRecord] = {}
+        #: All of this client: this one, and that of another API.
+        self.fronts: list[Front] = [self]
         self._begin(client_id)
         _fronts.add(self)
 
+    @classmethod
+    def beside(cls, first: Front) -> Self:
+        """Make another API's front of the same client."""
+        made = cls.__new__(cls)
+        made.topology, made.settings, made.finalizer = first.topology, first.settings, first.finalizer
+        made.asking, made.leaving, made.fronts = first.asking, first.leaving, first.fronts
+        made._join(first.client)
+        made.fronts.append(made)  # from here on it is closed with the others
+        made.closed, made.ended, made.exiting = first.closed, first.ended, first.exiting
+        return made
+
     def _begin(self, client_id: str) -> None:
-        self.client_id = client_id = client_id_of(client_id, getattr(self.topology, "moves", True))
-        self.engine = engine()
-        self.troubles = Troubles(self._reports)
-        self.client = client = Client(
-            self.engine, self.topology, client_id, self._inboxes, self.settings, self.troubles, self.has_told
-        )
+        client_id = client_id_of(client_id, getattr(self.topology, "moves", True))
+        troubles = Troubles(self._reports)
+        client = Client(engine(), self.topology, client_id, self._inboxes, self.settings, troubles)
         client.front = self
         if self.finalizer is not None:
-            self.engine.enter(client)
+            client.engine.enter(client)
+        for front in self.fronts:
+            front._join(client)
+
+    def _join(self, client: Client) -> None:
+        """Ask that client from now on."""
+        self.client, self.client_id = client, client.client_id
+        self.engine, self.troubles = client.engine, client.troubles
         self.can_ask, self.contention, self.releasing = client.can_ask, client.contention, client.releasing
         #: The only server; None where one has to be found by the key.
         self._only: Server | None = getattr(self.topology, "only", None)
@@ -108,10 +125,6 @@ class Front:
         self.finalizer = weakref.finalize(session, _close_later, self)
         self.finalizer.atexit = False  # fronts are closed at exit anyway
         self.engine.enter(self.client)
-
-    def has_told(self, record: LeaseRecord) -> bool:
-        """True if what its user does when it is lost is done."""
-        raise NotImplementedError
 
     def spawn(self, protocol: Protocol[Any] | Callable[[], Protocol[Any]]) -> None:
         """Run it in the background. Where an exception may come between, it is made there, too."""
@@ -273,14 +286,18 @@ class Front:
 
         `then` are called in the engine's thread when that is over. Returns what waits for it. Idempotent.
         """
-        self.closed = True
+        for front in self.fronts:
+            front.closed = True
+        for front in self.fronts:
+            front.leave()
         bell = silent_bell()
 
         def over(_settled: bool) -> None:
             self.client.end()
-            self.ended = True
+            for front in self.fronts:
+                front.ended = True
             ring(bell)
-            for each in then:
+            for each in (*(front.left for front in self.fronts), *then):
                 each()
 
         self.engine.call(self.client.close, over)
@@ -293,18 +310,26 @@ class Front:
 
         return wait
 
+    def leave(self) -> None:
+        """Give back what no caller will, when the client begins to end."""
+
+    def left(self) -> None:
+        """End what is there for callers, by the engine, when the client has ended."""
+
     def closed_error(self) -> BaseException:
         """Return what calls of a closed client raise."""
         raise NotImplementedError
 
     def after_fork(self) -> None:
-        """In the child: nothing is held, nothing runs."""
+        """In the child: nothing is held, nothing runs; it has a client of its own."""
         for record in self.schedule:
             record.lose("forked")
         self.client.abandon()
         self.topology.forget(engine())
+        self.client.front._begin(os.urandom(12).hex())
 
 
+#: The first one of each client.
 _fronts: weakref.WeakSet[Front] = weakref.WeakSet()
 
 
@@ -327,7 +352,8 @@ def _close_all(fronts: weakref.WeakSet[Front] = _fronts) -> None:
     waits = []
     for front in tuple(fronts):  # not by its name, which is gone when modules are
         if not (front.ended or front.exiting):
-            front.exiting = True
+            for each in front.fronts:
+                each.exiting = True
             waits.append(front.begin_close())
     for wait in waits:
         wait()

@@ -234,9 +234,10 @@ class Home:
             else:
                 self.loop.from_thread(function, *args)
 
-    def has_told(self) -> bool:
-        """True if callbacks have ended, but for those that wait for the end themselves."""
-        return not self.loop.is_running() or all(task in closers for task in snapshot(self._untold.values()))
+    def has_told(self, record: LeaseRecord) -> bool:
+        """True if its blocks and callbacks have ended, but for those that wait for the end themselves."""
+        tasks = *snapshot(self._untold.values()), *(block.task for block in record.blocks)
+        return not self.loop.is_running() or all(task in closers for task in tasks)
 
     # -- the end ----------------------------------------------------------------------------------
 

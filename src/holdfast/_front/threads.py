@@ -20,6 +20,7 @@ from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
 from holdfast._core.tenure import LocalWaiter, TenureLease
 from holdfast._core.waiting import Busy, Grant, released
+from holdfast._engine.client import Client
 from holdfast._engine.operation import Operation
 from holdfast._engine.pack import PreparedRequest
 from holdfast._engine.requests import Ask
@@ -43,8 +44,8 @@ _AGAIN_S = 0.5
 class ThreadsFront(Front):
     """What the API for threads asks of one client."""
 
-    def _begin(self, client_id: str) -> None:
-        super()._begin(client_id)
+    def _join(self, client: Client) -> None:
+        super()._join(client)
         #: Where losses are told.
         self.home = self.teller = Teller(partial(self.engine.call, self.engine.later, _AGAIN_S))
         #: The threads that wait for each other here, or are about to.
@@ -207,10 +208,6 @@ class ThreadsFront(Front):
                 self.run(quietly(record))
             raise
 
-    def has_told(self, record: LeaseRecord) -> bool:
-        """True if callbacks have returned."""
-        return not self.teller.busy
-
     # -- the end ----------------------------------------------------------------------------------
 
     def closed_error(self, error: HoldfastError | None = None) -> BaseException:
@@ -223,11 +220,6 @@ class ThreadsFront(Front):
         """End what waits, tell those who hold, release what they held. Idempotent."""
         self.begin_close()()
 
-    def begin_close(self, *then: Callable[[], None]) -> Callable[[], None]:
-        """As that of `Front`; the thread for callbacks ends, too."""
-        return super().begin_close(self.teller.stop, *then)
-
-    def after_fork(self) -> None:
-        """As that of `Front`; the child has a client of its own."""
-        super().after_fork()
-        self._begin(os.urandom(12).hex())
+    def left(self) -> None:
+        """End the thread for callbacks."""
+        self.teller.stop()

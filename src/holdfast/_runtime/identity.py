@@ -29,7 +29,7 @@ class Here:
     number: int
 
 
-_numbers = itertools.count(1)
+_numbers = itertools.count(1, 2)  # those of tasks are even: one client serves both
 _alive: weakref.WeakValueDictionary[int, _Alive] = weakref.WeakValueDictionary()
 _made: list[tuple[type[Any], Here]] = []
 

@@ -68,10 +68,9 @@ class Teller:
         if len(self._waiting):
             self._later(self.prepare)
 
-    @property
-    def busy(self) -> bool:
-        """Whether some have not returned."""
-        return bool(self._untold)
+    def has_told(self, _record: object) -> bool:
+        """True if all have returned."""
+        return not self._untold
 
     @property
     def telling(self) -> bool:

@@ -34,7 +34,7 @@ from holdfast._api.options import (
 )
 from holdfast._core.optimistic import Value
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._runtime.lazily import importing
+from holdfast._runtime.lazily import importing, lazily
 from holdfast._sync.condition import Condition
 from holdfast._sync.decorators import locked
 from holdfast._sync.election import Election
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from holdfast._api.holder import Holder
     from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Kind, Listed
+    from holdfast._async.client import Client as TasksClient
     from holdfast._reports.observing import Observer
 
 __all__ = ["Client", "connect"]
@@ -134,6 +135,23 @@ class Client:
         """
         members = members_of(servers, restart_delay, member_timeout)
         return cls(members, namespace=namespace, observer=observer, **options)
+
+    @property
+    def tasks(self) -> TasksClient:
+        """The same client for tasks of asyncio and trio: a `holdfast.asyncio.Client`.
+
+            async with locks.tasks.lock("orders:42"):
+                ...
+
+        Threads and tasks share connections, and hand locks on to each other. To close either closes both.
+        """
+        made: TasksClient | None = vars(self).get("_tasks")
+        if made is None:
+            module = lazily("holdfast._async.client")
+            made = module.Client.__new__(module.Client)
+            made._options, made._session = self._options, module.Session.beside(self._session)
+            made = vars(self).setdefault("_tasks", made)  # of those that threads make at a time, the first
+        return made
 
     @property
     def namespace(self) -> str | None:
