@@ -12,6 +12,8 @@ from typing import Any
 
 from holdfast._core.effects import Effect, Protocol, Spawn
 
+__all__ = ["abandon"]
+
 #: A protocol that wants to wait again is told again, this often at most.
 _TOLD_MAX = 20
 

@@ -20,6 +20,8 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition
 from holdfast.errors import BrokenBarrierError, DeclarationMismatch
 
+__all__ = ["BarrierAcquisition", "move"]
+
 _FOR_EVER_MS = 86_400_000
 #: A refusal of both scripts; the others are that it is broken.
 _DECLARED_OTHERWISE = -3

@@ -21,6 +21,8 @@ from holdfast._core.kinds import ALONE
 from holdfast._core.overview import Entry
 from holdfast._core.rwlock import READER, reader_beneath
 
+__all__ = ["Party", "Step", "circle_of", "circles", "common", "party_of", "stuck_at"]
+
 #: The client, and which of its threads or tasks.
 Party: TypeAlias = tuple[str, str]
 

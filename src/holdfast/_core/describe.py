@@ -15,6 +15,8 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import COUNT, DONE, MAYBE
 
+__all__ = ["PATIENCE_S", "annotate", "beginning_of", "introduce", "look_up"]
+
 #: How long describing may take, s: nothing depends on it.
 PATIENCE_S = 2.0
 #: No description has more bytes.

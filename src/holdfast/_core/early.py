@@ -14,6 +14,8 @@ from typing import Any
 
 from holdfast._core.effects import Wake
 
+__all__ = ["EARLY_MAX", "Early"]
+
 #: Tokens that are remembered; beyond that the oldest go. Most are of leases that have ended.
 EARLY_MAX = 1_000
 #: Characters of a text that are kept: other programs write them.

@@ -19,6 +19,26 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from holdfast._core.failure import RequestFailed
 
+__all__ = [
+    "Answer",
+    "AwaitTurn",
+    "AwaitWake",
+    "Call",
+    "CallMany",
+    "Command",
+    "Effect",
+    "Listen",
+    "Now",
+    "Protocol",
+    "Random",
+    "Reply",
+    "Sleep",
+    "Spawn",
+    "Tell",
+    "Unlisten",
+    "Wake",
+]
+
 R = TypeVar("R")
 Reply: TypeAlias = Any
 Protocol: TypeAlias = Coroutine["Effect[Any]", Any, R]

@@ -30,6 +30,8 @@ from holdfast._core.validity import deadline
 from holdfast._core.waiting import UNHEARD, Busy, Grant, request_timeout_for, wait_for
 from holdfast.errors import ConfigurationError
 
+__all__ = ["Exclusive", "OneServer", "OverQuorum"]
+
 _HELD = LeaseState.HELD
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+__all__ = ["EACH", "LASTING", "RELEASED", "B", "Fits", "Form", "I", "forms", "granting", "number", "row"]
+
 #: Whether a reply fits.
 Fits = Callable[[Any], bool]
 #: A list's first number, and the types behind it.

@@ -19,6 +19,8 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition
 from holdfast.errors import DeclarationMismatch
 
+__all__ = ["GateAcquisition", "move"]
+
 #: A gate grants nothing that could end; the time limit of an answer's worth.
 _FOR_EVER_MS = 86_400_000
 #: A refusal of both scripts.

@@ -23,6 +23,8 @@ from holdfast._core.settings import Settings
 from holdfast._core.tenure import Lines
 from holdfast._core.tokens import KEPT
 
+__all__ = ["HolderNotices"]
+
 #: After this time held, s, a lease has its client listen. What is over by then costs nothing.
 LOOK_S = 0.1
 #: Where that was refused, it is tried again after this, s; and where the server was in trouble.

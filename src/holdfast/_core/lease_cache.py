@@ -27,6 +27,8 @@ from holdfast._core.tenure import LocalWaiter, Tenure, TenureLease, release_in_l
 from holdfast._core.validity import deadline as deadline_of
 from holdfast._core.waiting import Acquisition, request_timeout_for
 
+__all__ = ["CachedLease", "KeptLease", "LeaseCache"]
+
 #: A lease that is idle for this part of its time gets a shorter ttl,
 _CUT_AT = 1 / 3
 #: if that is less than this part of what it has.

@@ -24,6 +24,8 @@ from holdfast._core.tenure import LocalWaiter, Tenure
 from holdfast._core.tokens import MARK
 from holdfast._core.waiting import Acquisition, Args, once_more
 
+__all__ = ["EACH_MAX", "Each", "LockAcquisition", "acquire_each", "inspect", "release_each", "renewal"]
+
 
 def renewal(
     keys: LockKeys,

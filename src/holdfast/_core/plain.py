@@ -31,6 +31,8 @@ from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant, once_more, request_timeout_for
 from holdfast.errors import shown
 
+__all__ = ["PLAIN", "Scripts", "acquire", "give_back", "inspect", "no_scripts", "release", "renew"]
+
 #: `Grant.more` of a grant without scripts.
 PLAIN = ["plain"]
 

@@ -34,6 +34,8 @@ from holdfast._core.validity import deadline
 from holdfast._core.waiting import Busy, Grant
 from holdfast.errors import ConfigurationError, HoldfastError, QuorumUnreachable
 
+__all__ = ["Quorum", "QuorumFailed", "acquire", "give_back", "inspect", "release", "renew"]
+
 #: A proposed fencing token is so far ahead of the fastest member's clock: more than a round trip varies.
 _HINT_SLACK_US = 1_000
 _FOR_EVER_MS = 1 << 62

@@ -18,6 +18,33 @@ from holdfast._core.forms import EACH, RELEASED, B, Fits, I, forms, number
 from holdfast._core.kinds import KINDS
 from holdfast._core.tokens import seen_fence
 
+__all__ = [
+    "COUNT",
+    "DONE",
+    "FITS",
+    "MAYBE",
+    "MAYBE_DONE",
+    "MOMENT",
+    "NOTE",
+    "QUEUED",
+    "SCANNED",
+    "LockSeen",
+    "RWSeen",
+    "SemaphoreSeen",
+    "Taken",
+    "Vote",
+    "executed",
+    "expected_of",
+    "nonsense",
+    "promises_too_much",
+    "rw_seen_of",
+    "seen_of",
+    "semaphore_seen_of",
+    "taken_of",
+    "vote_of",
+    "wake_of",
+]
+
 _SHOWN_MAX = 120
 #: What arrays, maps, sets, pushes and attributes begin with.
 _AGGREGATES = b"*%~>|"

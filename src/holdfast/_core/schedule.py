@@ -23,6 +23,8 @@ from holdfast._core.early import Early
 from holdfast._core.record import LeaseRecord, LeaseState, Order
 from holdfast._core.settings import DEFAULT, Settings
 
+__all__ = ["Schedule"]
+
 #: Plans that are left for the heap's owner without waking it.
 _PLANNED_MAX = 1_000
 

@@ -19,6 +19,8 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Args, once_more
 from holdfast.errors import DeclarationMismatch, TooManyPermits
 
+__all__ = ["SemaphoreAcquisition", "inspect", "resize"]
+
 #: Refusals of sem_acquire.
 _DECLARED_OTHERWISE, _TOO_MANY = -2, -3
 
