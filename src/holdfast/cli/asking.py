@@ -8,14 +8,16 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from holdfast.cli import exits
 from holdfast.cli.report import say
 from holdfast.cli.signals import ENDING, Signals
 from holdfast.errors import shown
 
 if TYPE_CHECKING:
     from holdfast import Cancel, Client, Lease
+    from holdfast.cli.supervise import Supervisor
 
-__all__ = ["Asked", "held_by"]
+__all__ = ["Asked", "acquired", "held_by"]
 
 #: After a signal, the time for an acquire that is under way to take itself back, s.
 _TAKE_BACK_S = 2.0
@@ -27,6 +29,31 @@ _LOOK_S = 0.3
 _TRIED_S = 30.0
 _NEVER = float("inf")
 _SILENT = ": the server does not answer"
+
+
+def acquired(
+    acquire: Callable[[Cancel], Lease],
+    supervisor: Supervisor,
+    what: Callable[[], str],
+    waits: str,
+    timeout_s: float | None = None,
+) -> Lease:
+    """Return the lease that a command needs, and say meanwhile what it waits for.
+
+    Raises `Ended` when a signal comes first.
+    """
+    asked = Asked(acquire, supervisor.signals)
+    if timeout_s != 0.0:
+        asked.tell_meanwhile(what, f"waiting {waits}", timeout_s)
+    interrupted = asked.wait()
+    if asked.lease is not None and interrupted is None:
+        return asked.lease
+    supervisor.dismiss()
+    if interrupted is not None:
+        say(f"interrupted while waiting {waits}")
+        raise exits.Ended(exits.SIGNALLED + interrupted)
+    assert asked.error is not None
+    raise asked.error
 
 
 class Asked:
@@ -72,7 +99,7 @@ class Asked:
             if not self._over.is_set() and (line != said if in_trouble else time.monotonic() >= again_at):
                 say(line)
                 said = line
-                again_at = 0.0 if in_trouble else time.monotonic() + _SAID_AGAIN_S if _is_terminal() else _NEVER
+                again_at = 0.0 if in_trouble else time.monotonic() + _SAID_AGAIN_S if os.isatty(2) else _NEVER
             pause_s = _SAID_AGAIN_S if not in_trouble else _TROUBLE_S
 
     def wait(self) -> int | None:
@@ -133,10 +160,3 @@ def held_by(client: Client, name: str) -> str:
     if status.holder is not None:
         return f"held by {status.holder}"
     return "wanted by others that came first (it was free just now)" if status.waiters > 1 else "free just now"
-
-
-def _is_terminal() -> bool:
-    try:
-        return os.isatty(2)
-    except OSError:
-        return False

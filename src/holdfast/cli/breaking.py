@@ -60,7 +60,7 @@ def main_of_break(words: list[str]) -> int:
         "--grace", metavar="D", type=duration, default=0.5, help="how long the holder has to release it (default: 0.5s)"
     )
     options = parser.parse_args(words)
-    if not options.yes and not _can_be_asked():
+    if not options.yes and not (os.isatty(0) and os.isatty(2)):
         parser.error("--yes is needed where no one can be asked (stdin and stderr are no terminal)")
     return _reported("break", options, _break)
 
@@ -78,13 +78,6 @@ def _parser(command: str, description: str, epilog: str) -> Parser:
     parser.add_argument("--kind", choices=KINDS, help="if more than one is held under that name")
     add_report_options(parser)
     return parser
-
-
-def _can_be_asked() -> bool:
-    try:
-        return os.isatty(0) and os.isatty(2)
-    except OSError:
-        return False
 
 
 def _reported(command: str, options: argparse.Namespace, act: Callable[[Client, argparse.Namespace], _Outcome]) -> int:

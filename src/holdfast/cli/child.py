@@ -16,6 +16,7 @@ import os
 import signal
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from holdfast.cli import exits
@@ -47,10 +48,9 @@ class Command:
         os.close(go)
         os.close(failed)
         # Both sides do it, so that the group is there for either of them. It cannot have become the command yet.
-        try:
+        with suppress(OSError):  # it was faster, or has died: then waiting for it says so
             os.setpgid(self.pid, self.pid)
-        except OSError:
-            pass  # it was faster, or has died: then waiting for it says so
+        self.name = argv[0]
         #: The process group.
         self.group = self.pid
         #: Exit status as a shell would say it, once the command has ended.
@@ -62,28 +62,22 @@ class Command:
         """Become the command, with these variables in addition."""
         told = b"\0".join(os.fsencode(f"{name}={value}") for name, value in environment.items())
         message = memoryview(_LENGTH.pack(len(told)) + told)
-        try:
+        with suppress(BrokenPipeError):  # it was killed already; waiting for it says how
             while message:
                 message = message[os.write(self._go, message) :]
             os.close(self._go)
-        except BrokenPipeError:
-            pass  # it was killed already; waiting for it says how
 
     def dismiss(self) -> None:
         """There is nothing to run after all."""
         os.close(self._go)
         os.close(self._failed)
-        try:
+        with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
-        except ChildProcessError:
-            pass
 
     def signal(self, number: int) -> None:
         """Send a signal to the whole group; it may have ended."""
-        try:
+        with suppress(OSError):
             os.killpg(self.group, number)
-        except OSError:
-            pass
 
     def look(self) -> None:
         """Note what has become of it; does not wait."""
@@ -136,12 +130,10 @@ def _become_command(argv: list[str], go: int, failed: int, parent: int) -> NoRet
 
 def _die_with(parent: int) -> None:
     """Get SIGKILL when the parent dies: a second net below the guard, for when both are killed at once."""
-    try:
+    with suppress(ImportError, OSError, AttributeError):  # no Linux, or a Python without ctypes
         import ctypes
 
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    except (ImportError, OSError, AttributeError):
-        pass  # no Linux, or a Python without ctypes
     if os.getppid() != parent:
         os._exit(0)
 

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from holdfast.cli import exits
-from holdfast.cli.asking import Asked
+from holdfast.cli.asking import acquired
 from holdfast.cli.options import Parser, add_server_options, client_options, duration, private_server, split_command
 from holdfast.cli.report import say
 from holdfast.cli.signals import ENDING, Signals
@@ -72,7 +72,7 @@ def _elect(options: argparse.Namespace, argv: list[str], environment: dict[str, 
     pause_s = _PAUSE_S
     while True:
         try:
-            status, led = _round(options, argv, environment, signals)
+            status = _round(options, argv, environment, signals)
         except holdfast.HoldfastError as error:
             if not has_led or exits.status_of(error) != exits.UNAVAILABLE:
                 raise
@@ -84,7 +84,7 @@ def _elect(options: argparse.Namespace, argv: list[str], environment: dict[str, 
             continue
         if status is not None:
             return status
-        has_led, pause_s = has_led or led, _PAUSE_S
+        has_led, pause_s = True, _PAUSE_S
 
 
 def _what_of(election: Election) -> str:
@@ -92,30 +92,20 @@ def _what_of(election: Election) -> str:
     return ", which no one leads just now" if leader is None else f", led by {leader}"
 
 
-def _round(
-    options: argparse.Namespace, argv: list[str], environment: dict[str, str], signals: Signals
-) -> tuple[int | None, bool]:
-    """(exit status, or None when the lead was lost; whether we have led)."""
+def _round(options: argparse.Namespace, argv: list[str], environment: dict[str, str], signals: Signals) -> int | None:
+    """Lead once; returns the exit status, or None when the lead was lost."""
     import holdfast
 
     with holdfast.connect(**client_options(options), ttl=options.ttl) as client:
         election = client.election(options.name)
         supervisor = Supervisor(argv, signals)
-        asked = Asked(lambda cancel: election.campaign(cancel=cancel), signals)
-        asked.tell_meanwhile(lambda: _what_of(election), f"waiting to lead {quoted(options.name)}")
-        interrupted = asked.wait()
-        lease = asked.lease
-        if lease is None or interrupted is not None:
-            supervisor.dismiss()
-            if interrupted is not None:
-                say(f"interrupted while waiting to lead {quoted(options.name)}")
-                return exits.SIGNALLED + interrupted, False
-            assert asked.error is not None
-            raise asked.error
-        facts = {"HOLDFAST_NAME": options.name, "HOLDFAST_FENCING_TOKEN": str(lease.fencing_token)}
-        status = supervisor.run(lease, {**environment, **facts}, options.ttl)
-        if supervisor.why_not_executed is not None:
-            say(f"{argv[0]}: {supervisor.why_not_executed}")
+        lease = acquired(
+            lambda cancel: election.campaign(cancel=cancel),
+            supervisor,
+            lambda: _what_of(election),
+            f"to lead {quoted(options.name)}",
+        )
+        status = supervisor.run(lease, environment, options.ttl)
         try:
             lease.release()
         except holdfast.LeaseLost:
@@ -123,6 +113,6 @@ def _round(
         except holdfast.HoldfastError as error:
             say(f"could not resign; the lead expires within {options.ttl:g} s: {error}")
         if supervisor.ended_for is None or supervisor.asked_to_end:
-            return status, True
+            return status
     say(f"no longer the leader of {quoted(options.name)}; waiting to be elected again")
-    return None, True
+    return None

@@ -16,6 +16,7 @@ import select
 import signal
 import struct
 import time
+from contextlib import suppress
 from typing import NoReturn
 
 from holdfast.cli.signals import Mask, change, fork
@@ -56,23 +57,18 @@ class Guard:
 
     def protect(self, group: int, kill_at: float) -> bool:
         """Kill `group` at `kill_at`, and not before; False when the guard itself is gone."""
-        return self._tell(group, kill_at)
-
-    def dismiss(self) -> None:
-        """There is nothing to protect any more: end it."""
-        self._tell(_NOBODY, 0.0)
-        os.close(self._tells)
-        try:
-            os.waitpid(self.pid, 0)
-        except ChildProcessError:
-            pass
-
-    def _tell(self, group: int, kill_at: float) -> bool:
         try:
             os.write(self._tells, _ORDER.pack(group, kill_at))
         except BrokenPipeError:
             return False
         return True
+
+    def dismiss(self) -> None:
+        """There is nothing to protect any more: end it."""
+        self.protect(_NOBODY, 0.0)
+        os.close(self._tells)
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
 
 
 def _become_guard(hears: int, mask: Mask) -> NoReturn:
@@ -86,10 +82,8 @@ def _become_guard(hears: int, mask: Mask) -> NoReturn:
     os.dup2(hears, 0)
     for name in os.listdir("/dev/fd"):
         if int(name) > 0:
-            try:
+            with suppress(OSError):  # that of the listing itself
                 os.close(int(name))
-            except OSError:
-                pass  # that of the listing itself
     for _ in range(2):
         os.open(os.devnull, os.O_RDWR)
     group, kill_at = _NOBODY, float("inf")
@@ -108,7 +102,5 @@ def _become_guard(hears: int, mask: Mask) -> NoReturn:
 
 def _kill(group: int) -> None:
     if group != _NOBODY:
-        try:
+        with suppress(OSError):  # gone, or no longer ours to kill
             os.killpg(group, signal.SIGKILL)
-        except OSError:
-            pass  # gone, or no longer ours to kill

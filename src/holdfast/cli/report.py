@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,10 +43,8 @@ def stamp(moment: datetime | None) -> str | None:
 
 def say(text: str) -> None:
     """One line on stderr, written at once, so that it does not mix with the command's output. Never fails."""
-    try:
+    with suppress(OSError):  # the reader is gone
         os.write(2, f"holdfast: {clean(text)}\n".encode("utf-8", "backslashreplace"))
-    except OSError:
-        pass  # the reader is gone
 
 
 def json_line(data: dict[str, Any]) -> str:

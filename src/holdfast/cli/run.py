@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.cli import exits
-from holdfast.cli.asking import Asked, held_by
+from holdfast.cli.asking import acquired, held_by
 from holdfast.cli.guard import clock
 from holdfast.cli.options import (
     TTL_MAX_S,
@@ -30,7 +30,7 @@ from holdfast.cli.supervise import TTL_MIN_S, Supervisor
 from holdfast.errors import quoted
 
 if TYPE_CHECKING:
-    from holdfast import Client, Lease, Lock, ReadLock, Semaphore
+    from holdfast import AcquireTimeout, Client, Lease, Lock, ReadLock, Semaphore
 
 __all__ = ["main"]
 
@@ -174,22 +174,24 @@ def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, st
         note=options.note or None,
     )  # connects to nothing yet
     wanted = _wanted(client, options)
-    signals = Signals()
-    supervisor = Supervisor(argv, signals)
-    asked = Asked(lambda cancel: wanted.acquire(timeout=options.wait, cancel=cancel), signals)
-    if options.wait != 0.0:
-        asked.tell_meanwhile(lambda: _what_of(client, options), f"waiting for {_label(options)}", options.wait)
-    interrupted = asked.wait()
-    if asked.lease is None or interrupted is not None:
-        supervisor.dismiss()
+    supervisor = Supervisor(argv, Signals())
+    with client:
         try:
-            return _not_run(asked.error, interrupted, client, options)
-        finally:
-            client.close()
-    status = _run_under(asked.lease, argv[0], supervisor, options, environment)
-    if asked.lease.lost.is_set():
-        client.close()  # one that was broken is released in the background
-    return _leave(status, options)
+            lease = acquired(
+                lambda cancel: wanted.acquire(timeout=options.wait, cancel=cancel),
+                supervisor,
+                lambda: _what_of(client, options),
+                f"for {_label(options)}",
+                options.wait,
+            )
+        except holdfast.AcquireTimeout as error:
+            _say_why(error, client, options)
+            return exits.NOT_ACQUIRED
+        status = _run_under(lease, supervisor, options, environment)
+        if options.embedded or lease.lost.is_set():
+            return status  # one that was broken is released in the background
+        # Nothing is held any more that an orderly end of Python would have to release, which takes its time.
+        os._exit(status)
 
 
 def _wanted(client: Client, options: argparse.Namespace) -> Lock | ReadLock | Semaphore:
@@ -199,32 +201,21 @@ def _wanted(client: Client, options: argparse.Namespace) -> Lock | ReadLock | Se
     return client.rwlock(options.name).read() if options.shared else client.lock(options.name)
 
 
-def _not_run(error: BaseException | None, interrupted: int | None, client: Client, options: argparse.Namespace) -> int:
+def _say_why(error: AcquireTimeout, client: Client, options: argparse.Namespace) -> None:
+    """Say why the command is not run."""
     import holdfast
 
-    if interrupted is not None:
-        say(f"interrupted while waiting for lock {quoted(options.name)}")
-        return exits.SIGNALLED + interrupted
-    assert error is not None
-    if not isinstance(error, holdfast.AcquireTimeout):
-        raise error
     waited = f"; waited {error.waited_s:.1f} s" if options.wait else ""
     if isinstance(error, holdfast.QueueFull):
         waited = f", and {options.queue_limit} wait for it already"
-    if options.slots is None:
-        say(f"lock {quoted(options.name)} is {_last_held_by(client, options.name)}{waited}")
-    else:
+    if options.slots is not None:
         say(f"all {options.slots} slots of {quoted(options.name)} are taken{waited}")
-    return exits.NOT_ACQUIRED
-
-
-def _last_held_by(client: Client, name: str) -> str:
-    import holdfast
-
+        return
     try:
-        return held_by(client, name)
+        held = held_by(client, options.name)
     except holdfast.HoldfastError:
-        return "held by another client"  # which it was; the server has gone
+        held = "held by another client"  # which it was; the server has gone
+    say(f"lock {quoted(options.name)} is {held}{waited}")
 
 
 def _label(options: argparse.Namespace) -> str:
@@ -240,27 +231,16 @@ def _what_of(client: Client, options: argparse.Namespace) -> str:
     return f", {held_by(client, options.name)}"
 
 
-def _run_under(
-    lease: Lease, argv0: str, supervisor: Supervisor, options: argparse.Namespace, environment: dict[str, str]
-) -> int:
+def _run_under(lease: Lease, supervisor: Supervisor, options: argparse.Namespace, environment: dict[str, str]) -> int:
     started_at = clock()
-    environment = {
-        **environment,
-        "HOLDFAST_NAME": options.name,
-        "HOLDFAST_FENCING_TOKEN": str(lease.fencing_token),
-    }
     span_s = min(each for each in (options.ttl, options.max_hold, options.crash_release) if each is not None)
     status = supervisor.run(lease, environment, span_s, max_hold_s=options.max_hold, on_wanted=options.on_wanted)
-    if supervisor.why_not_executed is not None:
-        say(f"{argv0}: {supervisor.why_not_executed}")
-        left_s = 0.0  # nothing was done, so that others may try
-    else:
-        left_s = options.at_least - (clock() - started_at)
-    if supervisor.ended_for is None:
-        in_order = _keep(lease, left_s) if left_s > _MOMENT_S else _release(lease)
-    else:
-        in_order = False
+    if supervisor.ended_for is not None:
         _release(lease, quiet=True)
+        return exits.LEASE_LOST
+    # Where nothing was done, others may try.
+    left_s = options.at_least - (clock() - started_at) if supervisor.was_executed else 0.0
+    in_order = _keep(lease, left_s) if left_s > _MOMENT_S else _release(lease)
     return status if in_order else exits.LEASE_LOST
 
 
@@ -293,11 +273,3 @@ def _keep(lease: Lease, seconds: float) -> bool:
 def _lost(error: Exception) -> bool:
     say(f"{error}; that happened while the command ran")
     return False
-
-
-def _leave(status: int, options: argparse.Namespace) -> int:
-    """End at once: nothing is held any more that an orderly end of Python would have to release (and that takes its
-    time, in a program that is started before every command)."""
-    if options.embedded:
-        return status
-    os._exit(status)

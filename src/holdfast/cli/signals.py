@@ -13,6 +13,7 @@ import os
 import select
 import signal
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TypeAlias
 
 __all__ = ["ENDING", "JOBS", "PASSED_ON", "Mask", "Signals", "as_before", "change", "fork"]
@@ -79,10 +80,8 @@ class Signals:
 
     def poke(self, *_: object) -> None:
         """Let the reader look around; from any thread."""
-        try:
+        with suppress(BlockingIOError):  # it has enough to read already
             os.write(self._tells, b"\0")
-        except BlockingIOError:
-            pass  # it has enough to read already
 
     def wait(self, timeout_s: float | None) -> list[int]:
         """The signals that have come, waiting for the first one (or a poke); empty after the time."""

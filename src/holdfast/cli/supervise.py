@@ -62,8 +62,8 @@ class Supervisor:
         self.ended_for: str | None = None
         #: Whether a signal that asks to end came, and was passed on.
         self.asked_to_end = False
-        #: Why the command was never executed, or None.
-        self.why_not_executed: str | None = None
+        #: Whether the command was there, and could be executed.
+        self.was_executed = False
         self._killed = False
         self._told_guard = 0.0
         self._unguarded = False
@@ -88,7 +88,7 @@ class Supervisor:
 
         `span_s` is how long the lease lasts without renewal. `max_hold_s`: when it ends in any case. `on_wanted`: the
         signal that the command gets when another client asks for the lease. `ended_for` says afterwards whether the
-        command ended for our sake, `why_not_executed` whether it never began.
+        command ended for our sake, `was_executed` whether it began.
         """
         self.prepare(lease, span_s, max_hold_s)
         lease.on_lost(self._lost)
@@ -100,7 +100,8 @@ class Supervisor:
         if self._terminal.interactive():
             self._terminal.give(command.group)
         self.signals.catch(JOBS)
-        command.start(environment)
+        facts = {"HOLDFAST_NAME": lease.name, "HOLDFAST_FENCING_TOKEN": str(lease.fencing_token)}
+        command.start({**environment, **facts})
         try:
             while True:
                 command.look()
@@ -121,7 +122,10 @@ class Supervisor:
             self._over.set()
             self._guard.dismiss()
             self._terminal.close()
-        self.why_not_executed = command.why_not_executed()
+        why_not = command.why_not_executed()
+        self.was_executed = why_not is None
+        if why_not is not None:
+            say(f"{command.name}: {why_not}")
         if self.ended_for is None and command.status == exits.SIGNALLED + signal.SIGKILL and lease.remaining() <= 0.0:
             # We were stopped ourselves, and the guard did it.
             self.ended_for = f"the lease is lost ({lease.lost.reason or 'expired'}); the command was killed"

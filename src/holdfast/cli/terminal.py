@@ -46,7 +46,7 @@ class Terminal:
 
     def interactive(self) -> bool:
         """True if the command reads from and writes to a terminal."""
-        return self._fd >= 0 and _isatty(0) and _isatty(1)
+        return self._fd >= 0 and os.isatty(0) and os.isatty(1)
 
     def close(self) -> None:
         """Take it back, and let go of it."""
@@ -79,10 +79,3 @@ class Terminal:
         except OSError:
             return False  # hung up, or that group has ended
         return True
-
-
-def _isatty(fd: int) -> bool:
-    try:
-        return os.isatty(fd)
-    except OSError:
-        return False
