@@ -1120,7 +1120,7 @@ FAMILY: tuple[Mutant, ...] = (
     *(
         Mutant(what, file, old, new, "barrier")
         for what, file, old, new in (
-            ("a dead party counts", BARRIER_WAIT, "    if there then\n", "    if true then\n"),
+            ("a dead party counts", CLIENTS, "there and alive or dead", "alive"),
             (
                 "a party of one generation is released with the next",
                 BARRIER_WAIT,
@@ -1144,8 +1144,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "a reset keeps the parties that had arrived",
                 BARRIER_MOVE,
-                "redis.call('ZPOPMIN', arrived, TOLD_MAX), {}\n  broken = (ARGV[1] == 'abort' or redis.call('ZCARD', arrived) > 0)",
-                "{}, {}\n  broken = ARGV[1] == 'abort'",
+                "tell_some(arrived, gone, ARGV[4], ARGV[5])\n  broken = (ARGV[1] == 'abort' or redis.call('ZCARD', arrived) > 0)",
+                "broken = ARGV[1] == 'abort'",
             ),
         )
     ),

@@ -5,7 +5,7 @@
 --         parties to be told than one call tells
 -- #include format
 -- #include inboxes
-local TOLD_MAX = 128
+-- #include barrier
 local state, arrived, gone = KEYS[1], KEYS[2], KEYS[3]
 local kept = redis.call('HMGET', state, 'generation', 'parties', 'broken')
 if kept[2] and kept[2] ~= ARGV[2] then
@@ -13,18 +13,10 @@ if kept[2] and kept[2] ~= ARGV[2] then
 end
 local generation, broken = tonumber(kept[1] or 0), tonumber(kept[3] or 0)
 if ARGV[1] ~= 'look' then
-  local popped, told = redis.call('ZPOPMIN', arrived, TOLD_MAX), {}
+  tell_some(arrived, gone, ARGV[4], ARGV[5])
   broken = (ARGV[1] == 'abort' or redis.call('ZCARD', arrived) > 0) and 1 or 0
   generation = generation + 1 - broken
   redis.call('HSET', state, 'generation', generation, 'parties', ARGV[2], 'broken', broken)
   redis.call('PEXPIRE', state, ARGV[3])
-  -- The waiters are told that this generation has ended. Of a barrier that is broken, each of them tells more.
-  for at = 1, #popped, 2 do
-    told[#told + 1] = popped[at]
-    send(popped[at], ARGV[4], 'ask ' .. popped[at])
-  end
-  if told[1] then
-    leave_tombstones(gone, told, ARGV[5])
-  end
 end
 return {1, generation, redis.call('ZCARD', arrived), broken}

@@ -12,12 +12,13 @@ local state, arrived, released, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, parties = ARGV[1], tonumber(ARGV[4])
 -- #include server_time
 -- #include inboxes
+-- #include barrier
 -- How long parties that were released are remembered, ms, and how many: a repeat of theirs may follow.
 local RELEASED_MS, RELEASED_MAX = 600000, 100000
 -- A released party's score is the ms of its release times this, and its index: parties are not more.
 local INDEXES = 1000
--- How many parties one call tells; and how many more each of them tells when all go on and it asks: enough for 1,000.
-local TOLD_MAX, TELLS = 128, 7
+-- How many more parties each that is told tells when all go on and it asks: enough for 1,000.
+local TELLS = 7
 local kept = redis.call('HMGET', state, 'generation', 'parties', 'broken')
 local generation = tonumber(kept[1] or 0)
 
@@ -47,44 +48,31 @@ if ARGV[2] == 'leave' then
   tombstone(gone, token, ARGV[8])
   return {0, 0, '', -1, 0}
 end
--- It is broken: tell some who wait, and refuse their tokens. Each that comes to learn of it goes on with that.
-local function tell_broken()
-  local popped, some = redis.call('ZPOPMIN', arrived, TOLD_MAX), {}
-  for at = 1, #popped, 2 do
-    some[#some + 1] = popped[at]
-    tell(popped[at])
-  end
-  if some[1] then
-    leave_tombstones(gone, some, ARGV[8])
-  end
-end
+local broken = kept[3] == '1'
 if redis.call('ZRANK', gone, token) then
-  if kept[3] == '1' then
-    tell_broken()
+  if broken then
+    tell_some(arrived, gone, ARGV[6], ARGV[8])
   end
   return {-1}
 end
 if kept[2] and tonumber(kept[2]) ~= parties then
   return newer_format(state, kept[2]) or {-3, tonumber(kept[2])}
 end
-local here = redis.call('ZSCORE', arrived, token)
-if kept[3] == '1' or (ARGV[3] ~= '0' and tonumber(ARGV[3]) ~= generation + 1) then
+local over = ARGV[3] ~= '0' and tonumber(ARGV[3]) ~= generation + 1
+if ARGV[2] == 'break' and not (broken or over) then
+  redis.call('HSET', state, 'generation', generation, 'parties', parties, 'broken', '1')
+  redis.call('PEXPIRE', state, ARGV[5])
+  broken = true
+end
+if broken or over then
   redis.call('ZREM', arrived, token)
   tombstone(gone, token, ARGV[8])
-  if kept[3] == '1' then
-    tell_broken()
+  if broken then
+    tell_some(arrived, gone, ARGV[6], ARGV[8])
   end
   return {-2}
 end
-if ARGV[2] == 'break' then
-  redis.call('HSET', state, 'generation', generation, 'parties', parties, 'broken', '1')
-  redis.call('PEXPIRE', state, ARGV[5])
-  redis.call('ZREM', arrived, token)
-  tombstone(gone, token, ARGV[8])
-  tell_broken()
-  return {-2}
-end
-if not here then
+if not redis.call('ZSCORE', arrived, token) then
   redis.call('ZADD', arrived, string.format('%.0f', now_us), token)
   redis.call('HSET', state, 'generation', generation, 'parties', parties)
 end
@@ -92,19 +80,7 @@ redis.call('PEXPIRE', arrived, ARGV[5])
 redis.call('PEXPIRE', state, ARGV[5])
 local waiting = redis.call('ZCARD', arrived) >= parties and redis.call('ZRANGE', arrived, 0, -1) or {}
 if #waiting >= parties then
-  -- A party whose process has gone is not there.
-  local here_now, dead = {}, {}
-  for place, there in ipairs(are_there(waiting, 1, ARGV[6], token)) do
-    if there then
-      here_now[#here_now + 1] = waiting[place]
-    else
-      dead[#dead + 1] = waiting[place]
-    end
-  end
-  if dead[1] then
-    redis.call('ZREM', arrived, unpack(dead))
-  end
-  waiting = here_now
+  waiting = living(arrived, waiting, ARGV[6], token) -- a party whose process has gone has not arrived
 end
 if #waiting < parties then
   local ms = ask_again_ms(token, ARGV[6], tonumber(ARGV[7]), 0, redis.call('ZSCORE', arrived, token))

@@ -8,15 +8,7 @@
 -- How many waiters one call tells, and how many it forgets.
 local TOLD_MAX = 250
 local state, waiters, gone = KEYS[1], KEYS[2], KEYS[3]
-local stored = redis.call('GET', state)
-local newer = newer_format(state, stored)
-if newer then
-  return newer
-end
-local missing, declared, openings, first = string.match(stored or '', '^(%d+) (%d+) (%d+) (%d+)$')
-if declared and declared ~= ARGV[4] then
-  return {-2, tonumber(declared)}
-end
+-- #include gate
 local before = tonumber(missing or ARGV[4])
 local after = before
 if ARGV[2] == 'look' then

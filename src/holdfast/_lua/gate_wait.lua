@@ -19,15 +19,7 @@ if ARGV[2] == 'leave' then
   tombstone(gone, token, ARGV[6])
   return {0, 0, '', -1, 0}
 end
-local stored = redis.call('GET', state)
-local newer = newer_format(state, stored)
-if newer then
-  return newer
-end
-local missing, declared, openings, first = string.match(stored or '', '^(%d+) (%d+) (%d+) (%d+)$')
-if declared and declared ~= ARGV[4] then
-  return {-2, tonumber(declared)}
-end
+-- #include gate
 local came = tonumber(ARGV[8])
 if came == 0 then
   came = math.abs(tonumber(redis.call('ZSCORE', waiters, token) or 0))

@@ -88,6 +88,19 @@ local function are_there(tokens, step, inboxes, me)
   return there
 end
 
+-- Take the dead of these members out of a queue. Returns the others.
+local function living(queue, tokens, inboxes, me)
+  local alive, dead = {}, {}
+  for at, there in ipairs(are_there(tokens, 1, inboxes, me)) do
+    local list = there and alive or dead
+    list[#list + 1] = tokens[at]
+  end
+  if dead[1] then
+    redis.call('ZREM', queue, unpack(dead))
+  end
+  return alive
+end
+
 -- In how many ms the asker, which waits, is to ask again: `ms` where it is told. `place` in the queue; `arrival` there
 -- in µs, 0 where it does not say.
 local function ask_again_ms(token, inboxes, ms, place, arrival)

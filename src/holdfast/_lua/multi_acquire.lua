@@ -90,20 +90,22 @@ local function busy(at)
   return ''
 end
 
+-- The first lock that is busy, of those whose keys begin at `from` or behind it, and its holder.
+local function first_busy(from)
+  for at = from, #KEYS, 4 do
+    local holder = busy(at)
+    if holder then
+      return at, holder
+    end
+  end
+end
+
 for at = 1, #KEYS, 4 do
   if redis.call('ZRANK', KEYS[at + 3], token) then
     return {-1}
   end
 end
-local blocked_at, holder
-for at = 1, #KEYS, 4 do
-  holder = busy(at)
-  if holder then
-    blocked_at = at
-    break
-  end
-end
-
+local blocked_at, holder = first_busy(1)
 if holder == '' and redis.call('EXISTS', KEYS[blocked_at]) == 0 then
   return {0, 0, '', -1, 0}
 end
@@ -117,8 +119,8 @@ if ARGV[4] == '0' then
     arrival = math.min(arrival, tonumber(redis.call('ZSCORE', KEYS[at], token) or arrival))
   end
 end
-local last = blocked_at or #KEYS + 1
 while true do
+  local last = blocked_at or #KEYS + 1
   for at = 1, last - 1, 4 do
     -- Free, or ours: a late repeat must not shorten what was extended since.
     redis.call('SET', KEYS[at], token, 'PX', math.max(redis.call('PTTL', KEYS[at]), ttl_ms))
@@ -151,15 +153,7 @@ while true do
   -- It was ours to take: on to the next busy one.
   redis.call('SET', lock, token, 'PX', ttl_ms)
   redis.call('ZREM', queue, token)
-  local from = last + 4
-  last = #KEYS + 1
-  for at = from, #KEYS, 4 do
-    holder = busy(at)
-    if holder then
-      last = at
-      break
-    end
-  end
+  blocked_at, holder = first_busy(last + 4)
 end
 
 local fence, bad = fence_for_all()

@@ -10,31 +10,17 @@ local SHED_MAX = 64
 local NUDGES_MAX, NUDGE_LOOKS = 4, 16
 -- #include inboxes
 
--- Take the dead out of the first SHED_MAX of a queue.
+-- Take the dead out of the first SHED_MAX of a queue. Does nothing for a user who may not ZRANGE.
 local function shed(queue, inboxes, me)
-  local left_ms = redis.call('PTTL', queue)
-  local popped = redis.call('ZPOPMIN', queue, SHED_MAX)
-  if not popped[1] then
-    return
-  end
-  looks_left = looks_left - #popped / 2
-  local back = {}
-  for at, there in ipairs(are_there(popped, 2, inboxes, me)) do
-    if there then
-      back[#back + 1] = popped[2 * at]
-      back[#back + 1] = popped[2 * at - 1]
-    end
-  end
-  if back[1] then
-    redis.call('ZADD', queue, unpack(back))
-    if left_ms > 0 then
-      redis.call('PEXPIRE', queue, left_ms)
-    end
+  local first = redis.pcall('ZRANGE', queue, 0, SHED_MAX - 1)
+  if not first.err and first[1] then
+    looks_left = looks_left - #first
+    living(queue, first, inboxes, me)
   end
 end
 
 -- Take the dead out of the `most` right before `place`, so that they do not pile up between releases. Returns the
--- place after that. Does nothing for a user who may not ZRANGE.
+-- place after that. For whom it does nothing: as above.
 local function trim(queue, inboxes, place, most)
   if not place or place < 1 then
     return place or -1
@@ -43,16 +29,7 @@ local function trim(queue, inboxes, place, most)
   if before.err or not before[1] then
     return place
   end
-  local dead = {}
-  for at, there in ipairs(are_there(before, 1, inboxes)) do
-    if not there then
-      dead[#dead + 1] = before[at]
-    end
-  end
-  if dead[1] then
-    redis.call('ZREM', queue, unpack(dead))
-  end
-  return place - #dead
+  return place - #before + #living(queue, before, inboxes)
 end
 
 -- A queue was not gone through to its end: ask one that is there, at either end, to look for itself and so go on with
