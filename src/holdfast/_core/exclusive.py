@@ -359,10 +359,10 @@ class OverQuorum(_Exclusive):
         assert grant.more is not None
         held, unsure = grant.more
 
-        def release() -> Protocol[bool]:
+        async def release() -> bool:
             quorum.forget_round(token)
             # What a member does not answer is owed to it for as long as it may keep the lease.
-            return redlock.release(quorum, keys, held, record.most_ms, unsure)
+            return await redlock.release(quorum, keys, held, record.most_ms, unsure)
 
         extend = partial(redlock.renew, quorum, keys, held)
         record = LeaseRecord(keys.name, held, grant.fence, ttl_ms, grant.sent_at, extend, release)

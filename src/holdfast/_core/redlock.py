@@ -20,14 +20,14 @@ of growing length. There is no queue: no member alone knows who holds the lock, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from holdfast._core.effects import Answer, Call, CallMany, Now, Protocol, Random, Reply, Sleep, Spawn
 from holdfast._core.failure import RequestFailed, what_is_at
 from holdfast._core.keys import LockKeys
 from holdfast._core.mutex import renewal
 from holdfast._core.record import RENEWAL, Order
-from holdfast._core.replies import LockSeen, Vote, seen_of, vote_of
+from holdfast._core.replies import LockSeen, seen_of, text_of
 from holdfast._core.retry import Backoff
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.validity import deadline
@@ -39,8 +39,35 @@ __all__ = ["Quorum", "QuorumFailed", "acquire", "give_back", "inspect", "release
 #: A proposed fencing token is so far ahead of the fastest member's clock: more than a round trip varies.
 _HINT_SLACK_US = 1_000
 _FOR_EVER_MS = 1 << 62
-#: When there are this many last rounds, those that are not needed any more go; the next time at twice what was left.
-_LAST_ROUNDS_MIN = 1000
+#: What kinds of votes there are, beside that a token was given back before.
+_GRANTED, _TAKEN, _RESTARTED, _NO_MASTER = 1, 0, -2, -3
+
+
+class Vote(NamedTuple):
+    """The answer of a member. Which of the fields says something depends on `kind`."""
+
+    kind: int
+    fence: int = 0
+    time_us: int = 0
+    run_id: str = ""
+    #: -1: no ttl.
+    remaining_ms: int = -1
+    holder: str = ""
+    #: Until it votes again; -1: its uptime is a secret.
+    votes_in_ms: int = -1
+    role: str = ""
+
+
+def vote_of(reply: Reply) -> Vote:
+    """Parse a reply of `quorum_acquire`."""
+    kind = reply[0]
+    if kind == _GRANTED:
+        return Vote(kind, fence=reply[1], time_us=reply[2], run_id=text_of(reply[3]))
+    if kind == _TAKEN:
+        return Vote(kind, remaining_ms=reply[1], holder=text_of(reply[2]))
+    if kind == _RESTARTED:
+        return Vote(kind, votes_in_ms=reply[1])
+    return Vote(kind, role=text_of(reply[1])) if kind == _NO_MASTER else Vote(kind)
 
 
 class QuorumFailed(RequestFailed):
@@ -84,7 +111,6 @@ class Quorum:
         self.wrong: ConfigurationError | None = None
         #: The token of the last round, for acquisitions whose first round failed; and until when it is needed.
         self._last_rounds: dict[str, tuple[str, float]] = {}
-        self._last_rounds_bound = _LAST_ROUNDS_MIN
         self._ahead_s: list[float | None] = [None] * self.size
         self._debts: list[dict[str, tuple[LockKeys, float, float]]] = [{} for _ in self.names]
         self._paying = [False] * self.size
@@ -106,9 +132,9 @@ class Quorum:
     def look_at(self, index: int, vote: Vote) -> None:
         """Note a member's identity, and refuse one that is there twice, or is no master."""
         twice: list[str] = []
-        if vote.kind == Vote.NO_MASTER:
+        if vote.kind == _NO_MASTER:
             self.wrong = ConfigurationError("servers", self.names[index], f"masters; this is a {vote.role}")
-        elif vote.kind == Vote.GRANTED and self.run_ids[index] is None:
+        elif vote.kind == _GRANTED and self.run_ids[index] is None:
             run_id = self.run_ids[index] = vote.run_id
             if run_id:
                 twice = [name for name, other in zip(self.names, self.run_ids, strict=True) if other == run_id]
@@ -133,11 +159,9 @@ class Quorum:
         not released is therefore forgotten by time: `until` is when the ttl has ended what there was to give back.
         """
         rounds = self._last_rounds
-        if len(rounds) >= self._last_rounds_bound:
-            for old in tuple(rounds):
-                if rounds.get(old, ("", now))[1] < now:
-                    rounds.pop(old, None)
-            self._last_rounds_bound = max(_LAST_ROUNDS_MIN, 2 * len(rounds))
+        rounds.pop(token, None)
+        while rounds and rounds[oldest := next(iter(rounds))][1] < now:
+            del rounds[oldest]
         rounds[token] = this_round, until
 
     def last_round(self, token: str) -> str:
@@ -191,9 +215,7 @@ class Quorum:
                         break
             if not debts:
                 self._paying[index] = False
-                if not debts or self._paying[index]:
-                    return
-                self._paying[index] = True
+                return
 
 
 def _release_args(quorum: Quorum, keys: LockKeys, token: str, *, tombstone: bool) -> tuple[str | int, ...]:
@@ -214,7 +236,7 @@ def _problem(name: str, answer: Voted) -> str:
         return f"{name}: no answer in time"
     if isinstance(answer, RequestFailed):
         return f"{name}: {answer.denied() or answer.message}"
-    if answer.kind == Vote.RESTARTED:
+    if answer.kind == _RESTARTED:
         if answer.votes_in_ms < 0:
             return f"{name}: does not vote, since INFO is forbidden and its uptime unknown"
         return f"{name}: was restarted recently and votes in {answer.votes_in_ms / 1000:.1f} s"
@@ -243,11 +265,10 @@ async def _ask(
             everything[at] = 1 if answer == 0 and calls[at].script == "release" else answer
         return everything
 
-    def late_now(at: int, reply: Reply) -> Protocol[None] | None:
-        return None if late is None else late(broken[at], reply)
-
-    again = [calls[at] for at in broken]
-    return merged(await CallMany(again, request_timeout_s, lambda found: enough(merged(found)), late_now))
+    again = CallMany([calls[at] for at in broken], request_timeout_s, lambda found: enough(merged(found)))
+    if late is not None:
+        again.late = lambda at, reply: late(broken[at], reply)
+    return merged(await again)
 
 
 class _Round:
@@ -268,16 +289,13 @@ class _Round:
         self.latecomers: set[int] = set()
 
     def granted(self) -> list[int]:
-        granted = {at for at, vote in enumerate(self.answers) if isinstance(vote, Vote) and vote.kind == Vote.GRANTED}
+        granted = {at for at, vote in enumerate(self.answers) if isinstance(vote, Vote) and vote.kind == _GRANTED}
         return sorted(granted | self.latecomers)
-
-    def _all(self, answers: Sequence[Answer]) -> bool:
-        return None not in answers
 
     def _enough(self, answers: Sequence[Answer]) -> bool:
         """True if a majority voted for us, or none will and it is known whether it is taken or too few are there."""
         votes = [answer[0] if isinstance(answer, list) else None for answer in answers if answer is not None]
-        granted, taken = votes.count(Vote.GRANTED), votes.count(Vote.TAKEN)
+        granted, taken = votes.count(_GRANTED), votes.count(_TAKEN)
         troubled = len(votes) - granted - taken
         need, others = self.quorum.need, len(answers) - self.quorum.need
         if granted >= need or troubled > others:
@@ -287,7 +305,7 @@ class _Round:
     def _late(self, index: int, reply: Reply) -> Protocol[None] | None:
         vote = vote_of(reply)
         self.quorum.look_at(index, vote)
-        if vote.kind == Vote.GRANTED:
+        if vote.kind == _GRANTED:
             self.latecomers.add(index)
             if self.over:
                 return self.back_at(index)
@@ -306,7 +324,7 @@ class _Round:
         args_of = [checking if run_id is None else plain for run_id in quorum.run_ids]
         calls = [Call("quorum_acquire", vote_keys, args, request_timeout_s, at) for at, args in enumerate(args_of)]
         unchecked, quorum.unchecked = quorum.unchecked, False
-        enough = self._all if unchecked else self._enough
+        enough = (lambda answers: None not in answers) if unchecked else self._enough
         self.answers = answers = [*map(_voted, await _ask(calls, request_timeout_s, enough, self._late))]
         fences: list[int] = []
         for index, answer in enumerate(answers):
@@ -317,10 +335,10 @@ class _Round:
                     self.owed.discard(index)
                 continue
             self.owed.discard(index)
-            if answer.kind == Vote.GRANTED:
+            if answer.kind == _GRANTED:
                 fences.append(answer.fence)
                 quorum.saw_clock(index, answer.time_us, asked_at)
-            if answer.kind != Vote.GRANTED or quorum.run_ids[index] is None:
+            if answer.kind != _GRANTED or quorum.run_ids[index] is None:
                 quorum.look_at(index, answer)
         if quorum.wrong is not None:
             quorum.complain()
@@ -355,15 +373,14 @@ class _Round:
 
 async def _release_all(
     quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, granted: Sequence[int], unsure: set[int]
-) -> list[Answer]:
-    """Release at the members that granted, and leave a tombstone at those that may grant still. The answers, by member.
+) -> Sequence[Answer]:
+    """Release at the members that granted, and leave a tombstone at those that may grant still. What these answer.
 
     Ends when a majority has released, or those that granted have answered; what has not answered by then is owed.
     """
     members = sorted({*granted, *unsure})
-    by_member: list[Answer] = [None] * quorum.size
     if not members:
-        return by_member
+        return []
     request_timeout_s = quorum.request_timeout_s(ttl_ms)
     plain = _release_args(quorum, keys, token, tombstone=False)
     burying = _release_args(quorum, keys, token, tombstone=True) if unsure else plain
@@ -399,9 +416,7 @@ async def _release_all(
                 quorum.settled(index, token)
             if payer is not None:
                 await Spawn(payer)
-    for index, answer in zip(members, answers, strict=True):
-        by_member[index] = answer
-    return by_member
+    return answers
 
 
 def _counted(answers: Sequence[Answer]) -> tuple[int, int]:
@@ -544,7 +559,7 @@ def _holders(answers: Sequence[Voted]) -> tuple[dict[str, int], int]:
     holders: dict[str, int] = {}
     least_ms = -1
     for answer in answers:
-        if isinstance(answer, Vote) and answer.kind == Vote.TAKEN:
+        if isinstance(answer, Vote) and answer.kind == _TAKEN:
             holders[answer.holder] = holders.get(answer.holder, 0) + 1
             if answer.remaining_ms >= 0:
                 least_ms = answer.remaining_ms if least_ms < 0 else min(least_ms, answer.remaining_ms)
@@ -556,13 +571,13 @@ def _trouble_of(quorum: Quorum, keys: LockKeys, answers: Sequence[Voted], votes:
     bad = [
         (name, answer)
         for name, answer in zip(quorum.names, answers, strict=True)
-        if not isinstance(answer, Vote) or answer.kind not in (Vote.GRANTED, Vote.TAKEN)
+        if not isinstance(answer, Vote) or answer.kind not in (_GRANTED, _TAKEN)
     ]
     refusals = [answer for _, answer in bad if isinstance(answer, RequestFailed) and not answer.transient]
     for refused in refusals:
         if sum(other.kind == refused.kind for other in refusals) >= quorum.need:
             return refused
-    mute = sum(isinstance(vote, Vote) and vote.kind == Vote.RESTARTED and vote.votes_in_ms < 0 for _, vote in bad)
+    mute = sum(isinstance(vote, Vote) and vote.kind == _RESTARTED and vote.votes_in_ms < 0 for _, vote in bad)
     problems = tuple(_problem(name, answer) for name, answer in bad)
     transient = len(refusals) + mute <= quorum.size - quorum.need
     return QuorumFailed(keys, quorum.need, votes, problems, transient=transient)

@@ -32,7 +32,6 @@ __all__ = [
     "RWSeen",
     "SemaphoreSeen",
     "Taken",
-    "Vote",
     "executed",
     "expected_of",
     "nonsense",
@@ -41,7 +40,7 @@ __all__ = [
     "seen_of",
     "semaphore_seen_of",
     "taken_of",
-    "vote_of",
+    "text_of",
     "wake_of",
 ]
 
@@ -178,44 +177,7 @@ class Taken(NamedTuple):
 
 def taken_of(reply: Reply) -> Taken:
     """Parse `[0, ms, holder, place, arrival, …]`."""
-    return Taken(reply[1], _text(reply[2]), reply[3], reply[4])
-
-
-class _VoteFields(NamedTuple):
-    kind: int
-    fence: int = 0
-    time_us: int = 0
-    run_id: str = ""
-    #: -1: no ttl.
-    remaining_ms: int = -1
-    holder: str = ""
-    #: Until it votes again; -1: its uptime is a secret.
-    votes_in_ms: int = -1
-    role: str = ""
-
-
-class Vote(_VoteFields):
-    """The answer of a member of a quorum. Which of the fields says something depends on `kind`."""
-
-    __slots__ = ()
-
-    GRANTED = 1
-    TAKEN = 0
-    TOMBSTONE = -1
-    RESTARTED = -2
-    NO_MASTER = -3
-
-
-def vote_of(reply: Reply) -> Vote:
-    """Parse a reply of `quorum_acquire`."""
-    kind = reply[0]
-    if kind == Vote.GRANTED:
-        return Vote(kind, fence=reply[1], time_us=reply[2], run_id=_text(reply[3]))
-    if kind == Vote.TAKEN:
-        return Vote(kind, remaining_ms=reply[1], holder=_text(reply[2]))
-    if kind == Vote.RESTARTED:
-        return Vote(kind, votes_in_ms=reply[1])
-    return Vote(kind, role=_text(reply[1])) if kind == Vote.NO_MASTER else Vote(kind)
+    return Taken(reply[1], text_of(reply[2]), reply[3], reply[4])
 
 
 class LockSeen(NamedTuple):
@@ -229,7 +191,7 @@ class LockSeen(NamedTuple):
 
 def seen_of(reply: Reply) -> LockSeen:
     """Parse `[holder, ms, fence, waiters]`."""
-    holder = _text(reply[0])
+    holder = text_of(reply[0])
     return LockSeen(holder, reply[1], seen_fence(reply[2], holder), reply[3])
 
 
@@ -266,7 +228,7 @@ def semaphore_seen_of(reply: Reply) -> SemaphoreSeen:
     return SemaphoreSeen(limit, declared, used, waiters, holders, fence)
 
 
-def _text(value: bytes | str) -> str:
+def text_of(value: bytes | str) -> str:
     return value.decode("utf-8", "replace") if type(value) is bytes else str(value)
 
 
