@@ -7,16 +7,14 @@ work) when it has outlived the first part of its ttl. One whose renewal is under
 all are answered long before their deadline, so that the first deadline of all of them is enough to know. The heap is
 cleaned lazily.
 
-Threads: `add` and `remove` are made of atomic operations and may be called at any moment, also by a signal handler in
-the middle of any other; `next_at`, `due`, `answered`, `failed`, `extended` and `replan` exclude each other by a
-reentrant lock of the owner's. The heap belongs to `next_at` and `due`; others leave there what they plan.
+Threads: `add` and `remove` are made of atomic operations and may be called at any moment, by any thread and by a signal
+handler in the middle of any other; all else is called by one thread at a time.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections import deque
 from collections.abc import Callable, Iterator
 
 from holdfast._core.early import Early
@@ -24,9 +22,6 @@ from holdfast._core.record import LeaseRecord, LeaseState, Order
 from holdfast._core.settings import DEFAULT, Settings
 
 __all__ = ["Schedule"]
-
-#: Plans that are left for the heap's owner without waking it.
-_PLANNED_MAX = 1_000
 
 #: A lease that has to be proved is renewed with others that many ms of it before each s: half of its time.
 _CRASH_EARLY = 6_000
@@ -49,7 +44,7 @@ class Schedule:
         #: before `hears_since`, is handed to `meets`.
         self.early = Early()
         self.hears_since = float("-inf")
-        self.meets: Callable[[LeaseRecord], None] | None = None
+        self.meets: Callable[[LeaseRecord], None] = lambda record: None
         self.outlived: list[LeaseRecord] = []
         # With the record's key, not the record: the garbage collector goes through tuples that refer to objects, again
         # and again where leases are many and renewed all the time.
@@ -59,7 +54,6 @@ class Schedule:
         self._plan_at: list[float] = []  # when the new ones have to be planned: a heap of which the first counts
         # Well before any renewal can be due.
         self._plan_s_per_ms = settings.renew_fraction * (1 - settings.renew_jitter) / 2000
-        self._planned: deque[tuple[float, int, int]] = deque()  # not in the heap yet
         # Those whose renewal is under way, and when the first of them ends, at the earliest.
         self._asked: dict[int, LeaseRecord] = {}
         self._asked_until = float("inf")
@@ -81,13 +75,8 @@ class Schedule:
         """Watch a record; returns when it needs attention first. `jitter` is a random number in [0, 1)."""
         self._new[id(record)] = record
         record.next_at = jitter
-        wait_s, look_s = record.ttl_ms * self._plan_s_per_ms, self.look_s
-        at = record.held_since + (wait_s if wait_s < look_s else look_s)
-        if record.short_s or at > record.deadline or record.crash_ms:  # else that is what `_first_at` says
-            # Of a lease that was handed on, what it said of the one before: a moment too early does no harm.
-            at = record.first_at or self._first_at(record)
-            if at > record.deadline:
-                at = record.deadline
+        # Of a lease that was handed on, what it said of the one before: a moment too early does no harm.
+        at = min((record.short_s and record.first_at) or self._first_at(record), record.deadline)
         plan_at = self._plan_at
         try:
             if at < plan_at[0]:
@@ -95,21 +84,15 @@ class Schedule:
         except IndexError:
             heapq.heappush(plan_at, at)
         if record.token in self.early or record.held_since < self.hears_since:
-            self._meet(record)
-        return at
-
-    def _meet(self, record: LeaseRecord) -> None:
-        if self.meets is not None:
             self.meets(record)
+        return at
 
     def _first_at(self, record: LeaseRecord) -> float:
         since, look_s = record.held_since, self.look_s
-        wait_s = _pace_ms(record) * self._plan_s_per_ms
-        at = since + (wait_s if wait_s < look_s else look_s)
+        at = since + min(_pace_ms(record) * self._plan_s_per_ms, look_s)
         if record.short_s:
             at = min(self._renew_at(record, 1.0), since + look_s)
-        deadline = record.deadline
-        record.first_at = at = at if at < deadline else deadline
+        record.first_at = at = min(at, record.deadline)
         return at
 
     def _plan_new(self, now: float) -> None:
@@ -144,21 +127,8 @@ class Schedule:
         if self._new.pop(key, None) is None:
             self._live.pop(key, None)
 
-    def _tidy(self) -> None:
-        """Bring the heap up to date; it keeps no more of those that were removed than of the others."""
-        heap, planned = self._heap, self._planned
-        while planned:
-            heapq.heappush(heap, planned.popleft())
-        if len(heap) > 2 * len(self._live) + 1000:
-            live = self._live
-            heap[:] = [
-                entry for entry in heap if (record := live.get(entry[2])) is not None and entry[0] == record.next_at
-            ]
-            heapq.heapify(heap)
-
     def next_at(self) -> float | None:
         """The next moment at which `due` has something to look at, or None."""
-        self._tidy()
         heap, live = self._heap, self._live
         if not self._asked:
             self._asked_until = float("inf")
@@ -183,7 +153,6 @@ class Schedule:
             self._plan_new(now)
         if self._asked_until <= now:
             self._look_at_asked(now)
-        self._tidy()
         heap, live, asked = self._heap, self._live, self._asked
         while heap:
             at, _, key = heap[0]
@@ -303,6 +272,9 @@ class Schedule:
     def _plan(self, record: LeaseRecord, at: float) -> float:
         record.next_at = min(at, record.deadline)
         at = record.next_at
-        self._planned.append((at, next(self._sequence), id(record)))
-        # When these are many they have to be looked through, which is not done here.
-        return at if len(self._planned) < _PLANNED_MAX else float("-inf")
+        heap, live = self._heap, self._live
+        heapq.heappush(heap, (at, next(self._sequence), id(record)))
+        if len(heap) > 2 * len(live) + 1000:  # no more of those that were removed than of the others
+            heap[:] = [each for each in heap if (its := live.get(each[2])) is not None and each[0] == its.next_at]
+            heapq.heapify(heap)
+        return at
