@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from holdfast._core.effects import Call, Command, Random, Reply, Sleep
 from holdfast._core.failure import RequestFailed
+from holdfast._core.forms import Fits
 from holdfast._core.replies import DONE, MAYBE, MAYBE_DONE, QUEUED, executed
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import once_more
@@ -50,8 +51,10 @@ async def watch(session: str, keys: Sequence[str], request_timeout_s: float) -> 
         raise
 
 
-async def read(session: str, key: str, args: Sequence[Value], request_timeout_s: float) -> Reply:
-    return await Command(args, request_timeout_s, key, session=session)
+async def read(
+    session: str, key: str, args: Sequence[Value], request_timeout_s: float, fits: Fits | None = None
+) -> Reply:
+    return await Command(args, request_timeout_s, key, session=session, fits=fits)
 
 
 async def finish(

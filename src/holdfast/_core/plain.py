@@ -15,15 +15,14 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
-from functools import partial
 
 from holdfast._core.describe import beginning_of
 from holdfast._core.effects import Command, Now, Random, Reply, Sleep, Spawn
 from holdfast._core.failure import RequestFailed
-from holdfast._core.forms import Fits
 from holdfast._core.keys import LockKeys
+from holdfast._core.optimistic import CONFLICT, finish, leave, read, watch
 from holdfast._core.record import RENEWAL, Order
-from holdfast._core.replies import COUNT, DONE, MAYBE, MAYBE_DONE, MOMENT, QUEUED, LockSeen, executed
+from holdfast._core.replies import COUNT, MAYBE, MAYBE_DONE, MOMENT, LockSeen
 from holdfast._core.retry import Backoff, Retry
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import TOKEN_MAX
@@ -36,6 +35,8 @@ __all__ = ["PLAIN", "Scripts", "acquire", "give_back", "inspect", "no_scripts", 
 #: `Grant.more` of a grant without scripts.
 PLAIN = ["plain"]
 
+#: How often a write is tried that finds its keys changed.
+_TRIES = 5
 #: A fencing token, and what scripts keep behind it: see `_lua/count.lua`.
 _FENCE = re.compile(rb"(-?[0-9]{1,17})(?: [0-9]+ [0-9]+)?")
 #: See `_lua/format.lua`.
@@ -48,19 +49,6 @@ _WARNING = (
 _NOBODY = "this server runs no scripts"
 _NOT_US = "this server runs no scripts for us"
 _RIGHTS = ". Give the user +evalsha +eval +script|load, if that was not meant"
-
-
-#: What the commands of a session answer with, outside of MULTI.
-_FITS: dict[str | int, Fits] = {
-    "WATCH": DONE,
-    "UNWATCH": DONE,
-    "MULTI": DONE,
-    "EXEC": executed(1),
-    "GET": MAYBE,
-    "TIME": MOMENT,
-    "PTTL": COUNT,
-    "DISCARD": DONE,
-}
 
 
 class Scripts:
@@ -97,8 +85,10 @@ async def no_scripts(failure: RequestFailed, keys: LockKeys, settings: Settings)
         return False
     session = f"may we {keys.lock} {await Random()}"
     try:
-        for args in (("WATCH", keys.lock), ("GET", keys.lock), ("TIME",), ("UNWATCH",)):
-            await _in_session(keys, session, settings.request_timeout_s, *args)
+        await watch(session, (keys.lock,), settings.request_timeout_s)
+        await read(session, keys.lock, ("GET", keys.lock), settings.request_timeout_s, MAYBE)
+        await read(session, keys.lock, ("TIME",), settings.request_timeout_s, MOMENT)
+        await finish(session, keys.lock, (), settings.request_timeout_s)
     except RequestFailed:
         return False
     return True
@@ -110,12 +100,6 @@ def _lacks(failure: RequestFailed) -> bool:
     return (failure.kind == "ERR" and ("unknown command" in said or "syntax error" in said)) or failure.kind == "NOPERM"
 
 
-async def _in_session(
-    keys: LockKeys, session: str, request_timeout_s: float, *args: str | int, fits: Fits | None = None
-) -> Reply:
-    return await Command(args, request_timeout_s, key=keys.lock, session=session, fits=fits or _FITS[args[0]])
-
-
 async def _guarded(
     keys: LockKeys, token: str, request_timeout_s: float, act: Sequence[str | int], at_least_ms: int | None = None
 ) -> bool:
@@ -125,37 +109,22 @@ async def _guarded(
     """
     # Of its own: a renewal, an extension and a release of one lease may be under way together.
     session = f"plain {token} {await Random()}"
-    began = False
-
-    ask = partial(_in_session, keys, session, request_timeout_s)
     try:
-        for _ in range(5):
-            await ask("WATCH", keys.lock)
-            if not _is(await ask("GET", keys.lock), token):
-                await ask("UNWATCH")
-                return False
-            if at_least_ms is not None:
-                act = (*act[:2], max(await ask("PTTL", keys.lock), at_least_ms))
-            began = True
-            await ask("MULTI")
-            await ask(*act, fits=QUEUED)
-            if await ask("EXEC") is not None:
-                return True
-            began = False
+        for _ in range(_TRIES):
+            await watch(session, (keys.lock,), request_timeout_s)
+            held = _is(await read(session, keys.lock, ("GET", keys.lock), request_timeout_s, MAYBE), token)
+            if held and at_least_ms is not None:
+                left_ms = await read(session, keys.lock, ("PTTL", keys.lock), request_timeout_s, COUNT)
+                act = (*act[:2], max(left_ms, at_least_ms))
+            written = await finish(session, keys.lock, [act] if held else [], request_timeout_s)
+            if written is not CONFLICT:
+                return held
     except RequestFailed:
         raise  # its connection is closed
     except BaseException:
-        ending = ("DISCARD" if began else "UNWATCH",)
-        await Spawn(_ended(Command(ending, request_timeout_s, key=keys.lock, session=session)))
+        await Spawn(leave(session, keys.lock, request_timeout_s))
         raise
     raise RequestFailed("WATCH", "the lock's key changes all the time", "", maybe_executed=True, transient=True)
-
-
-async def _ended(ending: Command) -> None:
-    try:
-        await ending
-    except RequestFailed:
-        pass
 
 
 def _is(value: Reply, token: str) -> bool:
@@ -248,21 +217,19 @@ async def give_back(keys: LockKeys, token: str, ttl_ms: int, scripts: Scripts, s
 
 async def _next_fence(keys: LockKeys, token: str, request_timeout_s: float, settings: Settings) -> int | None:
     """The next fencing token, as fence.lua makes it; None when the lock is ours no more."""
-    for _ in range(5):
+    session = f"plain {token}"
+    for _ in range(_TRIES):
         last = await Command(("GET", keys.fence), request_timeout_s, key=keys.lock, fits=MAYBE)
         seconds, micros = await Command(("TIME",), request_timeout_s, key=keys.lock, fits=MOMENT)
         fence = max(_fence(keys, last) + 1, int(seconds) * 1_000_000 + int(micros))
-        ask = partial(_in_session, keys, f"plain {token}", request_timeout_s)
-        await ask("WATCH", keys.lock, keys.fence)
-        held, now = await ask("GET", keys.lock), await ask("GET", keys.fence)
-        if not _is(held, token) or now != last:
-            await ask("UNWATCH")
-            if not _is(held, token):
-                return None
-            continue
-        await ask("MULTI")
-        await ask("SET", keys.fence, fence, "PX", settings.fence_ms, fits=QUEUED)
-        if await ask("EXEC") is not None:
+        await watch(session, (keys.lock, keys.fence), request_timeout_s)
+        held = _is(await read(session, keys.lock, ("GET", keys.lock), request_timeout_s, MAYBE), token)
+        same = await read(session, keys.lock, ("GET", keys.fence), request_timeout_s, MAYBE) == last
+        write = ("SET", keys.fence, fence, "PX", settings.fence_ms)
+        written = await finish(session, keys.lock, [write] if held and same else [], request_timeout_s)
+        if not held:
+            return None
+        if same and written is not CONFLICT:
             return fence
     return None
 
