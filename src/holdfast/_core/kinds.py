@@ -9,7 +9,6 @@ same order; where a kind needs more, they stand behind those, and its turn adds 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from holdfast._core.forms import EACH, LASTING, RELEASED, B, Fits, I, forms, granting, number, row
@@ -42,8 +41,6 @@ class Kind(NamedTuple):
     scripts: Mapping[str, Fits]
     ask: str
     undo: str
-    #: What a script should have answered, for messages, where it is not the form of asking scripts.
-    expected: Mapping[str, str] = MappingProxyType({})
     #: "" where nothing is held.
     extend: str = ""
     #: What its keys' names have behind the lock's. "": they are the lock's.
@@ -78,10 +75,6 @@ LOCK = Kind(
         "renew_many": lambda reply: type(reply) is list and {*map(type, reply)} <= {I} and min(reply, default=0) >= -2,
         "inspect": _seen,
     },
-    expected={
-        "inspect": "[holder, ms, token, waiters, …]",
-        "renew_many": "an integer for each lease",
-    },
     ask="acquire",
     extend="renew",
     undo="release",
@@ -96,7 +89,6 @@ RWLOCK = Kind(
         "rw_downgrade": forms((1, I), (0,)),
         "inspect": _seen,
     },
-    expected={"rw_downgrade": "[1, token] or [0]"},
     ask="rw_acquire",
     extend="rw_renew",
     undo="rw_release",
@@ -113,7 +105,6 @@ SEMAPHORE = Kind(
         "sem_resize": number(0),
         "inspect": _seen,
     },
-    expected={"sem_resize": "an integer"},
     ask="sem_acquire",
     extend="sem_renew",
     undo="sem_release",
@@ -138,7 +129,6 @@ CONDITION = LOCK._replace(
         "cond_notify": lambda reply: number(-1)(reply[0] if type(reply) is list and len(reply) == 1 else reply),
         "cond_leave": RELEASED,
     },
-    expected={"cond_notify": "an integer, or a list of one"},
     ask="cond_wait",
     undo="cond_leave",
     beside=("cond",),  # with the condition's own name behind it
@@ -151,7 +141,6 @@ LATCH = Kind(
         "gate_wait": forms((1, I), (0, I, B, I, I), (-1,), (-2, I)),
         "gate_move": forms((1, I), (1, I, I), (-2, I)),
     },
-    expected={"gate_move": "[1, missing, …] or [-2, declared]"},
     ask="gate_wait",
     undo="gate_wait",
     part="latch",
@@ -165,7 +154,6 @@ BARRIER = Kind(
         "barrier_wait": forms((1, I, I), (0, I, B, I, I), (-1,), (-2,), (-3, I)),
         "barrier_move": forms((1, I, I, I), (-3, I)),
     },
-    expected={"barrier_move": "[1, generation, waiting, broken] or [-3, parties]"},
     ask="barrier_wait",
     undo="barrier_wait",
     part="barrier",

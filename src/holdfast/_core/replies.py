@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from holdfast._core.effects import Reply, Wake
 from holdfast._core.failure import RequestFailed
-from holdfast._core.forms import EACH, RELEASED, B, Fits, I, forms, number
+from holdfast._core.forms import EACH, B, Fits, I, forms, number
 from holdfast._core.kinds import KINDS
 from holdfast._core.tokens import seen_fence
 
@@ -33,7 +33,6 @@ __all__ = [
     "SemaphoreSeen",
     "Taken",
     "executed",
-    "expected_of",
     "nonsense",
     "promises_too_much",
     "rw_seen_of",
@@ -128,25 +127,6 @@ def SCANNED(reply: Reply) -> bool:
 def executed(count: int) -> Fits:
     """Return the form of EXEC's answer after a number of commands: their replies, or nil."""
     return lambda reply: reply is None or (type(reply) is list and len(reply) == count)
-
-
-_GRANTING = "[1, token, …], [0, ms, holder, place, arrival] or [-1]"
-_EXPECTED: dict[Fits, str] = {FITS[script]: text for kind in KINDS for script, text in kind.expected.items()} | {
-    RELEASED: "-1 to 3",
-    _TO_1: "0 or 1",
-    _TOLD: "0 to 2",
-    FITS["quorum_acquire"]: "[1, token, time, run id], [0, ms, holder] or [-1 …]",
-    FITS["fenced_set"]: "0 or a fencing token",
-    DONE: "OK",
-    MAYBE_DONE: "OK or nil",
-    QUEUED: "QUEUED",
-    MAYBE: "a string or nil",
-    NOTE: "who has broken a lease, or nil",
-    COUNT: "an integer",
-    MOMENT: "[seconds, microseconds]",
-    SCANNED: "[cursor, keys]",
-    FITS["overview"]: "the time, and a row for each name",
-}
 
 
 # What replies that fit say, for protocols: the one place that knows which element is which.
@@ -247,15 +227,11 @@ def wake_of(reply: Reply, client_id: str) -> tuple[str, Wake] | None:
         return None
     if reply[0] not in (b"message", b"smessage") or not reply[1].endswith(client_id.encode()):
         return None
-    words = reply[2].split(b" ", 3)
-    if len(words) == 4 and words[0] == b"grant" and _is_digits(words[2]) and _is_digits(words[3]):
-        return words[1].decode("utf-8", "replace"), Wake(Wake.GRANT, int(words[2]), int(words[3]))
-    kind, _, rest = reply[2].decode("utf-8", "replace").partition(" ")
-    token, _, numbers = rest.partition(" ")
+    kind, token, text, *_ = (*reply[2].decode("utf-8", "replace").split(" ", 2), "", "")
     if kind in (Wake.BREAK, Wake.WANT, Wake.YIELD):
-        return token, Wake(kind, text=numbers)
-    fence, _, claim_ms = numbers.partition(" ")
-    if kind == "grant" and _is_decimal(fence):
+        return token, Wake(kind, text=text)
+    fence, _, claim_ms = text.partition(" ")
+    if kind == Wake.GRANT and _is_decimal(fence):
         return token, Wake(Wake.GRANT, int(fence), int(claim_ms) if _is_decimal(claim_ms) else 0)
     return token, Wake(Wake.ASK)
 
@@ -265,14 +241,8 @@ def promises_too_much(data: bytes) -> bool:
     return data[0] in _AGGREGATES and len(data) > 8 and b"\r" not in data[1:9]
 
 
-def expected_of(fits: Fits | None) -> str:
-    if fits is None:
-        return "one reply for each request"
-    return _EXPECTED.get(fits, _GRANTING if fits in FITS.values() else "a reply to each command, or nil")
-
-
-def nonsense(said: str, expected: str, node: str) -> RequestFailed:
+def nonsense(said: str, node: str) -> RequestFailed:
     """The trouble behind an answer that no server of ours gives. Its connection is closed where it is found."""
     shown = said if len(said) <= _SHOWN_MAX else f"{said[:_SHOWN_MAX]}…"
-    message = f"{shown}, which is no answer to what was asked ({expected})"
+    message = f"{shown}, which is no answer to what was asked"
     return RequestFailed("nonsense", message, node, maybe_executed=True, transient=False)

@@ -15,8 +15,7 @@ import hiredis
 
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed, refusal
-from holdfast._core.forms import Fits
-from holdfast._core.replies import expected_of, nonsense, promises_too_much
+from holdfast._core.replies import nonsense, promises_too_much
 from holdfast._engine.limits import MISPLACED
 from holdfast._engine.pushes import Push
 from holdfast._runtime.handlers import raised_by_handler
@@ -102,7 +101,7 @@ class Matching:
         except Exception as error:  # of the parser, which runs out of memory for some
             if raised_by_handler(error):
                 raise
-            return self._nonsense(f"{type(error).__name__}: {error}", None)
+            return self._nonsense(f"{type(error).__name__}: {error}")
         return None
 
     def _may_begin(self, data: bytes) -> bool:
@@ -129,7 +128,7 @@ class Matching:
                 self._misplaced()
             ends.append((request, None, failure))
         elif request.fits is not None and not request.fits(reply):
-            return self._nonsense(repr(reply), request.fits)
+            return self._nonsense(repr(reply))
         else:
             ends.append((request, reply, None))
         pending.popleft()
@@ -137,15 +136,15 @@ class Matching:
 
     def _too_much(self) -> RequestFailed:
         """More than was asked for: none of what came with it can be trusted."""
-        failure = nonsense("more than one reply", expected_of(None), self._name)
+        failure = nonsense("more than one reply", self._name)
         ends = [(request, None, failure.again(maybe_executed=True)) for request, _, _ in self._ends]
         self._ends.clear()
         self._ends.extend(ends)
-        return self._nonsense("more than one reply", None)
+        return self._nonsense("more than one reply")
 
-    def _nonsense(self, said: str, fits: Fits | None) -> RequestFailed:
+    def _nonsense(self, said: str) -> RequestFailed:
         """No further reply on this connection can be trusted to be for its request."""
-        failure = nonsense(said, expected_of(fits), self._name)
+        failure = nonsense(said, self._name)
         if self._pending:
             self._ends.append((self._pending[0], None, failure))
             self._pending.popleft()
