@@ -22,8 +22,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -104,8 +103,7 @@ def _empty(server: Server) -> None:
         sock.recv(64)
 
 
-@dataclass(slots=True)
-class _Plan:
+class _Plan(NamedTuple):
     """What will happen to the next lease of a name."""
 
     name: str | None
@@ -123,7 +121,7 @@ class Trouble:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._guard = threading.Lock()
-        self._held: list[tuple[LeaseRecord, asyncio.AbstractEventLoop | None]] = []
+        self._held: list[LeaseRecord] = []
         self._plans: list[_Plan] = []
         self._timeouts: list[str | None] = []
         #: Names that were tried to acquire; and what was asked for and never came, to be told at the end.
@@ -146,9 +144,9 @@ class Trouble:
         with self._guard:
             if name is not None and name not in self._tried:
                 raise self._unknown(name)
-            chosen = [each for each in self._held if each[0].alive and name in (None, each[0].name)]
-        for hold, loop in chosen:
-            _lose(hold, loop, reason)
+            chosen = [each for each in self._held if each.alive and name in (None, each.name)]
+        for hold in chosen:
+            hold.lose(reason)
         return len(chosen)
 
     def lose_next(self, name: str | None = None, after: Duration = 0.0, reason: str = "taken") -> None:
@@ -209,36 +207,28 @@ class Trouble:
 
     def acquiring(self, name: str, label: str, timeout_s: float | None) -> None:
         """See `holdfast._api.hook.Observer`."""
-        if self._times_out(name):
+        with self._guard:
+            self._tried.add(name)
+            self._unused = [each for each in self._unused if each not in (None, name)]
+            times_out = None in self._timeouts or name in self._timeouts
+        if times_out:
             raise AcquireTimeout(name, timeout_s or 0.0, because="injected by holdfast_trouble", kind=label)
 
     def _unknown(self, name: str | None) -> ConfigurationError:
         tried = ", ".join(map(repr, sorted(self._tried))) or "none"
         return ConfigurationError("name", name, f"a lock that the code under test acquires; it acquired: {tried}")
 
-    def _times_out(self, name: str) -> bool:
-        with self._guard:
-            self._tried.add(name)
-            self._unused = [each for each in self._unused if each not in (None, name)]
-            return None in self._timeouts or name in self._timeouts
-
     def granted(self, hold: LeaseRecord) -> None:
         """See `holdfast._api.hook.Observer`."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            loop = None
         with self._guard:
             self._tried.add(hold.name)
-            self._held = [each for each in self._held if each[0].alive]
-            self._held.append((hold, loop))
+            self._held = [each for each in self._held if each.alive]
+            self._held.append(hold)
             plan = next((plan for plan in self._plans if plan.name in (None, hold.name)), None)
             if plan is None:
                 return
             self._plans.remove(plan)
-        if loop is not None:
-            loop.call_later(plan.after_s, hold.lose, plan.reason)
-        elif plan.after_s > 0:
+        if plan.after_s > 0:
             timer = threading.Timer(plan.after_s, hold.lose, (plan.reason,))
             timer.daemon = True
             timer.start()
@@ -251,18 +241,3 @@ def _check(name: object, reason: object) -> None:
         check_name(name)
     if not isinstance(reason, str):
         raise ConfigurationError("reason", reason, "a str")
-
-
-def _lose(hold: LeaseRecord, loop: asyncio.AbstractEventLoop | None, reason: str) -> None:
-    """Lose the lease in the thread to which it belongs."""
-    if loop is None:
-        hold.lose(reason)
-        return
-    try:
-        here = asyncio.get_running_loop()
-    except RuntimeError:
-        here = None
-    if here is loop:
-        hold.lose(reason)
-    elif not loop.is_closed():
-        loop.call_soon_threadsafe(hold.lose, reason)
