@@ -98,21 +98,22 @@ def _whole_ms(seconds: float) -> int:
     return math.ceil(round(seconds * 1000, 6))
 
 
+def _between(argument: str, value: object, least_s: float, most_s: float, words: str = "") -> float:
+    """Seconds from `least_s` to `most_s`, or as `words` say."""
+    allowed = f"seconds (int or float) or a timedelta, from {words or f'{least_s} to {most_s}'}"
+    seconds = _seconds(argument, value, allowed)
+    if not least_s <= seconds <= most_s:
+        raise ConfigurationError(argument, value, allowed)
+    return seconds
+
+
 def ttl_ms_of(ttl: object, argument: str = "ttl") -> int:
-    allowed = f"seconds (int or float) or a timedelta, from {TTL_MIN_S} to {TTL_MAX_S}"
-    seconds = _seconds(argument, ttl, allowed)
-    if not TTL_MIN_S <= seconds <= TTL_MAX_S:
-        raise ConfigurationError(argument, ttl, allowed)
-    return _whole_ms(seconds)
+    return _whole_ms(_between(argument, ttl, TTL_MIN_S, TTL_MAX_S))
 
 
 def tenure_ms_of(tenure: object) -> float:
     """Return for how many ms a client hands a lock on among its own."""
-    allowed = f"seconds (int or float) or a timedelta, from 0 to {TENURE_MAX_S}"
-    seconds = _seconds("tenure", tenure, allowed)
-    if not 0 <= seconds <= TENURE_MAX_S:
-        raise ConfigurationError("tenure", tenure, allowed)
-    return seconds * 1000
+    return _between("tenure", tenure, 0, TENURE_MAX_S) * 1000
 
 
 def timeout_of(timeout: object, argument: str = "timeout") -> float | None:
@@ -301,19 +302,14 @@ def _check_note(note: object) -> object:
 
 
 def _check_period(value: object) -> float:
-    allowed = f"seconds (int or float) or a timedelta, from {DEADLOCK_CHECK_MIN_S} to {TTL_MAX_S}, or None to disable"
-    seconds = _seconds("deadlock_check", value, allowed)
-    if not DEADLOCK_CHECK_MIN_S <= seconds <= TTL_MAX_S:
-        raise ConfigurationError("deadlock_check", value, allowed)
-    return seconds
+    words = f"{DEADLOCK_CHECK_MIN_S} to {TTL_MAX_S}, or None to disable"
+    return _between("deadlock_check", value, DEADLOCK_CHECK_MIN_S, TTL_MAX_S, words)
 
 
 def _crash_ms_of(value: object) -> int:
-    allowed = f"seconds (int or float) or a timedelta, from {CRASH_MIN_S} to half of the ttl, or 0 for none"
-    seconds = _seconds("crash_release", value, allowed)
-    if seconds and not CRASH_MIN_S <= seconds <= TTL_MAX_S:
-        raise ConfigurationError("crash_release", value, allowed)
-    return _whole_ms(seconds)
+    words = f"{CRASH_MIN_S} to half of the ttl, or 0 for none"
+    seconds = _between("crash_release", value, 0, TTL_MAX_S, words)
+    return _whole_ms(_between("crash_release", value, CRASH_MIN_S, TTL_MAX_S, words)) if seconds else 0
 
 
 _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -331,6 +327,10 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
+def _unexpected(name: str) -> str:
+    return f"unexpected keyword argument {name!r}" + (f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else "")
+
+
 def options_of(
     given: LeaseOptions | LockOptions,
     defaults: Options = Options(),  # noqa: B008 - it is immutable
@@ -346,8 +346,7 @@ def options_of(
                 raise ConfigurationError("cache_for", value, "None: only what lock() makes is cached")
             continue
         if name not in _FIELDS:
-            out = f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
-            raise TypeError(f"unexpected keyword argument {name!r}{out}; options are {', '.join(_FIELDS)}")
+            raise TypeError(f"{_unexpected(name)}; options are {', '.join(_FIELDS)}")
         if value is not None:
             if name == "crash_release" and not of_lock:
                 raise ConfigurationError(name, value, "None: only what lock() makes has it")
@@ -379,9 +378,7 @@ def lock_options_of(given: LockOptions, defaults: Options) -> Options:
 
 def refuse_keywords(call: str, given: dict[str, Any]) -> None:
     """Raise TypeError for keywords of other libraries, with what to write instead."""
-    name = next(iter(given))
-    out = f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
-    raise TypeError(f"{call}() got an unexpected keyword argument {name!r}{out}")
+    raise TypeError(f"{call}() got an {_unexpected(next(iter(given)))}")
 
 
 F = TypeVar("F", bound=Callable[..., Any])
