@@ -28,7 +28,6 @@ _LOOK_S = 0.3
 #: For how long an acquire without a limit tries a server that is away, s.
 _TRIED_S = 30.0
 _NEVER = float("inf")
-_SILENT = ": the server does not answer"
 
 
 def acquired(
@@ -88,14 +87,20 @@ class Asked:
         threading.Thread(target=self._tell, args=args, name="holdfast-waiting", daemon=True).start()
 
     def _tell(self, what: Callable[[], str], waits_for: str, timeout_s: float | None) -> None:
-        looking: _Look | None = None
+        looking: threading.Thread | None = None
+        found: list[tuple[str, bool]] = []
         said, pause_s, again_at = "", _FIRST_SAID_S, 0.0
         while not self._over.wait(pause_s):
-            looking = looking or _Look(what)
-            found, in_trouble = looking.within(_LOOK_S)
-            looking = looking if found is None else None
+            if looking is None:
+                # In a thread of its own: a server that hangs must not hold up what is said.
+                looking = threading.Thread(target=lambda: found.append(_look(what)), name="holdfast-look", daemon=True)
+                looking.start()
+            looking.join(_LOOK_S)
+            if found:
+                looking = None
+            text, in_trouble = found.pop() if looking is None else (": the server does not answer", True)
             trouble = f"; trying for up to {_TRIED_S if timeout_s is None else timeout_s:g} s" if in_trouble else ""
-            line = f"{waits_for}{_SILENT if found is None else found}{trouble}"
+            line = f"{waits_for}{text}{trouble}"
             if not self._over.is_set() and (line != said if in_trouble else time.monotonic() >= again_at):
                 say(line)
                 said = line
@@ -120,30 +125,16 @@ class Asked:
         return None
 
 
-class _Look:
-    """One look at what is waited for, in a thread of its own: a server that hangs must not hold up what is said."""
+def _look(what: Callable[[], str]) -> tuple[str, bool]:
+    """Return what is found, and whether the server is in trouble."""
+    from holdfast import HoldfastError, ServerUnreachable
 
-    def __init__(self, what: Callable[[], str]) -> None:
-        self._what = what
-        self._found: str | None = None
-        self._in_trouble = True
-        self._thread = threading.Thread(target=self._run, name="holdfast-waiting-look", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        from holdfast import HoldfastError, ServerUnreachable
-
-        try:
-            self._found, self._in_trouble = self._what(), False
-        except ServerUnreachable as error:
-            self._found = f": server {error.node} cannot be reached ({shown(error.because)})"
-        except HoldfastError as error:
-            self._found = f": {error}"
-
-    def within(self, wait_s: float) -> tuple[str | None, bool]:
-        """Return what was found (None: no answer yet), and whether the server is in trouble."""
-        self._thread.join(wait_s)
-        return self._found, self._in_trouble
+    try:
+        return what(), False
+    except ServerUnreachable as error:
+        return f": server {error.node} cannot be reached ({shown(error.because)})", True
+    except HoldfastError as error:
+        return f": {error}", True
 
 
 def held_by(client: Client, name: str) -> str:

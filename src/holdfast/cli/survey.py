@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from holdfast.cli.services import Service, recognize
 
@@ -27,8 +27,8 @@ _KINDS = {"redis+sentinel": "sentinel", "redis+cluster": "cluster", "redlock": "
 #: What CONFIG GET is asked for.
 _SETTINGS = ("save", "appendfsync", "min-replicas-to-write", "min-replicas-max-lag", "timeout")
 _TELL = "return {redis.call('PUBLISH', ARGV[1], '-'), redis.call('PUBSUB', 'NUMSUB', ARGV[1])[2]}"
-#: Options in URLs of a quorum that are not for the connections.
-_QUORUM_OPTIONS = ("restart_delay", "member_timeout")
+#: Options of a place, which are not for the connections to its servers.
+_OF_PLACES = re.compile("restart_delay|member_timeout|sentinel_.*")
 
 
 @dataclass
@@ -114,13 +114,23 @@ def survey(url: str | None, namespace: str | None) -> Survey:
 
     holdfast.connect(url, namespace=namespace).close()  # refuses what is wrong with the arguments
     url = url if url is not None else os.environ.get("HOLDFAST_URL") or "redis://localhost:6379"
-    scheme = urlsplit(url).scheme
-    kind = _KINDS.get(scheme.replace("rediss", "redis").replace("redlocks", "redlock"), "single")
+    parts = urlsplit(url)
+    kind = _KINDS.get(parts.scheme.replace("rediss", "redis").replace("redlocks", "redlock"), "single")
     found = Survey(_shown(url), kind)
-    if kind == "single":
-        found.servers.append(_ask(url, namespace))
-    else:
-        {"sentinel": _sentinel, "cluster": _cluster, "quorum": _quorum}[kind](found, url, namespace)
+    find = {"sentinel": _through_sentinels, "cluster": _of_cluster, "quorum": _members}.get(kind)
+    delay = dict(parse_qsl(parts.query)).get("restart_delay")
+    for each in [url] if find is None else find(found, parts):
+        try:
+            facts = _ask(each, namespace, kind)
+        except holdfast.ServerUnreachable as error:
+            if kind in ("single", "sentinel"):
+                raise
+            found.silent[_shown(each)] = error.because
+        else:
+            facts.restart_delay_s = None if delay is None else float(delay)
+            found.servers.append(facts)
+    if not found.servers:
+        raise holdfast.ServerUnreachable(found.place, found.complaint or "; ".join(found.silent.values()))
     if any(each.info.get("role") != "slave" and not (each.is_sentinel or each.hangs_up) for each in found.servers):
         _try_a_lock(found, url, namespace)
     return found
@@ -134,85 +144,78 @@ def _shown(url: str) -> str:
     return unquote(parts.path) if parts.scheme == "unix" else f"{parts.scheme}://{hosts}{parts.path}"
 
 
-def _quorum(found: Survey, url: str, namespace: str | None) -> None:
-    parts = urlsplit(url)
-    credentials, at, hosts = parts.netloc.rpartition("@")
-    options = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] not in _QUORUM_OPTIONS])
-    scheme = "rediss" if parts.scheme == "redlocks" else "redis"
-    _ask_all(
-        found, [f"{scheme}://{credentials}{at}{host}{parts.path}?{options}" for host in hosts.split(",")], namespace
-    )
-    delay = dict(parse_qsl(parts.query)).get("restart_delay")
-    for facts in found.servers:
-        facts.restart_delay_s = None if delay is None else float(delay)
+# ---- the URLs of the servers of each kind of place ----
 
 
-def _sentinel(found: Survey, url: str, namespace: str | None) -> None:
+def _addresses(parts: SplitResult) -> list[str]:
+    return parts.netloc.rpartition("@")[2].split(",")
+
+
+def _url_of(parts: SplitResult, address: str, path: str) -> str:
+    """Return that of one server, with the user, the password and the options of the whole place."""
+    credentials, at, _ = parts.netloc.rpartition("@")
+    scheme = "rediss" if parts.scheme.startswith(("rediss", "redlocks")) else "redis"
+    options = urlencode([pair for pair in parse_qsl(parts.query) if not _OF_PLACES.fullmatch(pair[0])])
+    return f"{scheme}://{credentials}{at}{address}{path}?{options}"
+
+
+def _ask_each(found: Survey, parts: SplitResult, ask: Callable[[str], object]) -> None:
+    """Ask the Sentinels, or the servers of a Cluster, that were named; notes what is wrong with them."""
     import redis
 
-    from holdfast import errors
+    for address in _addresses(parts):
+        try:
+            ask(address)
+        except redis.exceptions.ResponseError as error:
+            found.complaint = f"{address}: {error}"
+        except (redis.exceptions.RedisError, OSError) as error:
+            found.silent[address] = str(error)
 
-    parts = urlsplit(url)
-    credentials, at, hosts = parts.netloc.rpartition("@")
+
+def _members(found: Survey, parts: SplitResult) -> list[str]:
+    return [_url_of(parts, each, parts.path) for each in _addresses(parts)]
+
+
+def _through_sentinels(found: Survey, parts: SplitResult) -> list[str]:
+    import redis
+
     service, _, database = parts.path.strip("/").partition("/")
-    options = parse_qsl(parts.query)
-    theirs = {key.removeprefix("sentinel_"): value for key, value in options if key.startswith("sentinel_")}
-    scheme = "rediss" if parts.scheme.startswith("rediss") else "redis"
-    found.sentinels = len(hosts.split(","))
-    master: tuple[str, int] | None = None
-    for address in hosts.split(","):
+    settings: dict[str, Any] = {"ssl": parts.scheme.startswith("rediss"), **_plain()}
+    settings.update((key[9:], value) for key, value in parse_qsl(parts.query) if key.startswith("sentinel_"))
+    masters: list[str] = []
+
+    def ask(address: str) -> None:
         host, _, port = address.rpartition(":") if ":" in address else (address, "", "26379")
-        kwargs: dict[str, Any] = {"ssl": scheme == "rediss", **_plain(), **theirs}
-        try:
-            with redis.Redis(host=host, port=int(port), **kwargs) as client:
-                told = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
-                if told:
-                    master = master or (_text(told[0]), int(told[1]))
-                    client.execute_command("SENTINEL", "CKQUORUM", service)
-                else:
-                    found.complaint = f"{address} knows no service {service!r}"
-        except redis.exceptions.ResponseError as error:
-            found.complaint = f"{address}: {error}"
-        except (redis.exceptions.RedisError, OSError) as error:
-            found.silent[address] = str(error)
-    if master is None:
-        raise errors.ServerUnreachable(found.place, found.complaint or "; ".join(found.silent.values()))
-    query = urlencode([pair for pair in options if not pair[0].startswith("sentinel_")])
-    found.servers.append(
-        _ask(f"{scheme}://{credentials}{at}{master[0]}:{master[1]}/{database or 0}?{query}", namespace)
-    )
+        with redis.Redis(host=host, port=int(port), **settings) as client:
+            told = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
+            if told:
+                masters.append(f"{_text(told[0])}:{int(told[1])}")
+                client.execute_command("SENTINEL", "CKQUORUM", service)
+            else:
+                found.complaint = f"{address} knows no service {service!r}"
+
+    found.sentinels = len(_addresses(parts))
+    _ask_each(found, parts, ask)
+    return [_url_of(parts, each, f"/{database or 0}") for each in masters[:1]]
 
 
-def _cluster(found: Survey, url: str, namespace: str | None) -> None:
+def _of_cluster(found: Survey, parts: SplitResult) -> list[str]:
     import redis
 
-    from holdfast import errors
-
-    parts = urlsplit(url)
-    credentials, at, hosts = parts.netloc.rpartition("@")
-    scheme = "rediss" if parts.scheme.startswith("rediss") else "redis"
     masters: set[tuple[str, int]] = set()
-    for address in hosts.split(","):
-        seed = f"{scheme}://{credentials}{at}{address}/0?{parts.query}"
-        try:
-            with redis.Redis.from_url(seed, **_plain()) as client:
-                if not masters:
-                    own = address.rpartition(":")[0] or address
-                    masters = set(_masters(client.execute_command("CLUSTER SLOTS"), own))
-                    state = _state(client.execute_command("CLUSTER INFO"))
-                    if state != "ok":
-                        found.complaint = f"{address} says cluster_state:{state}"
-        except redis.exceptions.ResponseError as error:
-            found.complaint = f"{address}: {error}"
-        except (redis.exceptions.RedisError, OSError) as error:
-            found.silent[address] = str(error)
-    if not masters:
-        raise errors.ServerUnreachable(found.place, found.complaint or "; ".join(found.silent.values()))
-    _ask_all(
-        found,
-        [f"{scheme}://{credentials}{at}{host}:{port}/0?{parts.query}" for host, port in sorted(masters)],
-        namespace,
-    )
+
+    def ask(address: str) -> None:
+        if masters:
+            return
+        with redis.Redis.from_url(_url_of(parts, address, "/0"), **_plain()) as client:
+            own = address.rpartition(":")[0] or address
+            masters.update(_masters(client.execute_command("CLUSTER SLOTS"), own))
+            state = _state(client.execute_command("CLUSTER INFO"))
+            if state != "ok":
+                found.complaint = f"{address} says cluster_state:{state}"
+
+    _ask_each(found, parts, ask)
+    return [_url_of(parts, f"{host}:{port}", "/0") for host, port in sorted(masters)]
 
 
 def _masters(slots: Any, own: str) -> Iterator[tuple[str, int]]:
@@ -237,16 +240,7 @@ def _plain() -> dict[str, Any]:
     return {"protocol": 2, **waits, **dict.fromkeys(named)}
 
 
-def _ask_all(found: Survey, urls: list[str], namespace: str | None) -> None:
-    from holdfast import errors
-
-    for url in urls:
-        try:
-            found.servers.append(_ask(url, namespace, found.kind))
-        except errors.ServerUnreachable as error:
-            found.silent[_shown(url)] = error.because
-    if not found.servers:
-        raise errors.ServerUnreachable(found.place, "; ".join(found.silent.values()))
+# ---- one server ----
 
 
 def _ask(url: str, namespace: str | None, kind: str = "single") -> Facts:
@@ -286,15 +280,14 @@ def _let_in(client: Any, server: str) -> None:
         client.ping()
     except redis.exceptions.NoPermissionError:
         pass  # PING is not needed
-    except (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError) as error:
-        raise errors.ServerError(server, "NOAUTH", str(error), "check user name and password") from None
-    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
-        if "authentication" in str(error).lower() or "wrongpass" in str(error).lower():
-            raise errors.ServerError(server, "WRONGPASS", str(error), "check user name and password") from None
-        raise errors.ServerUnreachable(server, str(error)) from None
-    except redis.exceptions.RedisError as error:
-        kind = "NOAUTH" if "authentication" in str(error).lower() else type(error).__name__
-        raise errors.ServerError(server, kind, str(error)) from None
+    except (redis.exceptions.RedisError, OSError) as error:
+        said = str(error)
+        refusals = redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError
+        if isinstance(error, refusals) or re.search("authentication|wrongpass", said, re.IGNORECASE):
+            raise errors.ServerError(server, "NOAUTH", said, "check user name and password") from None
+        if isinstance(error, (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError)):
+            raise errors.ServerUnreachable(server, said) from None
+        raise errors.ServerError(server, type(error).__name__, said) from None
 
 
 def _told(ask: Callable[[], Any], refusals: list[str] | None = None) -> Any:
