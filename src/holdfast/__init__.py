@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from holdfast._sync.condition import Condition
     from holdfast._sync.election import Election
     from holdfast._sync.gates import Barrier, CountDownLatch, Event
-    from holdfast._sync.lease import Lease, LeaseState
+    from holdfast._sync.lease import Lease, LeaseState, Loss, Wanted
     from holdfast._sync.lock import Lock
-    from holdfast._sync.loss import Loss, Wanted
     from holdfast._sync.multilock import MultiLock
     from holdfast._sync.optimistic import Optimistic, Transaction
     from holdfast._sync.rwlock import ReadLease, ReadLock, RWLock, WriteLease, WriteLock
@@ -97,9 +96,8 @@ _HOMES = {
     "_sync.condition": ("Condition",),
     "_sync.election": ("Election",),
     "_sync.gates": ("Barrier", "CountDownLatch", "Event"),
-    "_sync.lease": ("Lease", "LeaseState"),
+    "_sync.lease": ("Lease", "LeaseState", "Loss", "Wanted"),
     "_sync.lock": ("Lock",),
-    "_sync.loss": ("Loss", "Wanted"),
     "_sync.multilock": ("MultiLock",),
     "_sync.optimistic": ("Optimistic", "Transaction"),
     "_sync.rwlock": ("RWLock", "ReadLease", "ReadLock", "WriteLease", "WriteLock"),

@@ -18,9 +18,8 @@ from holdfast._async.client import Client, connect
 from holdfast._async.condition import Condition
 from holdfast._async.election import Election
 from holdfast._async.gates import Barrier, CountDownLatch, Event
-from holdfast._async.lease import Lease, LeaseState
+from holdfast._async.lease import Lease, LeaseState, Loss, Wanted
 from holdfast._async.lock import Lock
-from holdfast._async.loss import Loss, Wanted
 from holdfast._async.multilock import MultiLock
 from holdfast._async.optimistic import Optimistic, Transaction
 from holdfast._async.rwlock import ReadLease, ReadLock, RWLock, WriteLease, WriteLock

@@ -1,21 +1,22 @@
-"""Functions that run under a lock."""
+"""Functions of users: those that run under a lock, and what others come to."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import Any, TypeVar, cast
 
-from holdfast._api.decorated import check_function, check_result
-from holdfast._api.naming import check_template, namer
+from holdfast._api.decorated import check_function, check_result, check_template, namer
 from holdfast._async.entering import Enterable
 from holdfast._async.lock import Leasable
-from holdfast.errors import AcquireTimeout, AlreadyHeld
+from holdfast.errors import AcquireTimeout, AlreadyHeld, ConfigurationError
 
-__all__ = ["Held", "Skipped", "locked"]
+__all__ = ["Held", "Skipped", "awaited", "locked"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 
 
 class Skipped(Exception):
@@ -73,3 +74,13 @@ def locked(
         return cast("F", call)
 
     return decorate
+
+
+async def awaited(argument: str, function: Callable[..., Any], given: Awaitable[R]) -> R:
+    """Return what a function has come to, which has done its work by then."""
+    # sync-drop
+    if not inspect.isawaitable(given):
+        raise ConfigurationError(argument, function, "a coroutine function; plain functions belong to holdfast.Client")
+    result = await given
+    check_result(function, result, "asyncio", argument, "its body would run later, when that is over")
+    return result

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast._api.decorated import check_callable
 from holdfast._api.lease_stack import Leads, LeaseStack
 from holdfast._api.options import Duration, Options, timeout_of
-from holdfast._async.callbacks import awaited
+from holdfast._async.decorators import awaited
 from holdfast._async.entering import Enterable
 from holdfast._async.lease import Lease, LeaseState
 from holdfast._async.lifecycle import Session, has_ended

@@ -155,7 +155,7 @@ class Leasable(Acquirable[L], Enterable[L]):
 
     def _telling(self, on_wait: Callable[[Waiting], object]) -> Self:
         """The same, which tells that function what it waits for; in the queue on the server, by the protocol."""
-        tell = lazily("holdfast._async.on_wait").teller(self, on_wait)
+        tell = lazily("holdfast._async.overview").teller(self, on_wait)
         made = copy(self)
         made._asks, made._line_key = (), None
         vars(made)["_ask"] = lambda token, *how: telling(partial(self._ask, token, *how), token, tell)

@@ -17,8 +17,7 @@ from typing import Any
 from holdfast._api.decorated import check_callable
 from holdfast._api.options import Options, check_name, check_value
 from holdfast._api.outcome import Outcome, mark_of, packed_result, unpacked_result
-from holdfast._async.callbacks import awaited
-from holdfast._async.decorators import Held, Skipped
+from holdfast._async.decorators import Held, Skipped, awaited
 from holdfast._async.lease import Lease
 from holdfast._async.lifecycle import Session
 from holdfast._async.optimistic import fenced_set

@@ -7,7 +7,7 @@ from typing import TypeVar, cast
 
 from holdfast._api.decorated import check_callable
 from holdfast._api.options import Duration, check_bool, check_name, check_value, ttl_ms_of
-from holdfast._async.callbacks import awaited
+from holdfast._async.decorators import awaited
 from holdfast._async.lifecycle import Session
 from holdfast._core import optimistic
 from holdfast._core.effects import Reply

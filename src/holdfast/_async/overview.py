@@ -1,15 +1,17 @@
-"""Listing the locks of a namespace, and watching one."""
+"""Listing the locks of a namespace, watching one, and telling an acquire what it waits for."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from holdfast._api.changes import Change, changes
 from holdfast._api.client_info import client_id_of, client_key, lease_note_key
 from holdfast._api.deadlocks import Deadlock, deadlock_of
-from holdfast._api.holder import Described, Holder, Told, holder_of
+from holdfast._api.decorated import check_callable, check_result
+from holdfast._api.holder import Described, Holder, Told, Waiting, holder_of
 from holdfast._api.overview import Listed, listed
 from holdfast._async.lifecycle import Session
 from holdfast._core.describe import PATIENCE_S, look_up
@@ -17,6 +19,7 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import ALONE, LEASED, LISTED, LISTED_AS
 from holdfast._core.overview import NAMES_MAX, Entry, Walk, counts_of, look_at
 from holdfast._core.signals import look_at_signals
+from holdfast._core.telling import Seen
 from holdfast._core.tokens import has_note
 from holdfast.errors import ConfigurationError, HoldfastError, ServerError, shown
 
@@ -25,11 +28,10 @@ __all__ = [
     "everything",
     "explain",
     "find_deadlocks",
-    "holder_behind",
     "holder_by",
     "last_holder",
     "list_locks",
-    "look",
+    "teller",
     "watch_lock",
 ]
 
@@ -134,7 +136,7 @@ def _namespace(session: Session) -> str:
     return session.namespace
 
 
-async def look(session: Session, kind: str, name: str) -> Entry | None:
+async def _look(session: Session, kind: str, name: str) -> Entry | None:
     """Return what is stored under that name; None where that is not known at once."""
     if session.quorum is not None:
         return None
@@ -148,10 +150,10 @@ async def look(session: Session, kind: str, name: str) -> Entry | None:
 
 async def last_holder(session: Session, kind: str, name: str, token: str, waited: bool) -> Holder:
     """Return the holder for `AcquireTimeout`, best effort; unless `waited`, without a request."""
-    return await holder_behind(session, token, await look(session, kind, name) if waited else None, waited)
+    return await _holder_behind(session, token, await _look(session, kind, name) if waited else None, waited)
 
 
-async def holder_behind(session: Session, token: str, seen: Entry | None, asks: bool) -> Holder:
+async def _holder_behind(session: Session, token: str, seen: Entry | None, asks: bool) -> Holder:
     """Return the holder behind that token, as it was seen; unless `asks`, as far as that is known here."""
     remaining_ms, fence = -1, 0
     if seen is not None and token in (held := dict(seen.holders)):
@@ -199,3 +201,35 @@ async def _known(session: Session, whose: str, key: str, patience_s: float) -> b
         told = await session.run(look_up(key, patience_s))
         session.hear(whose, told)
     return told
+
+
+def teller(lock: Any, on_wait: Callable[[Waiting], object]) -> Callable[[Seen], Any]:
+    """Return a function that calls `on_wait` with what is known of a wait for that lock."""
+    check_callable("on_wait", on_wait)
+
+    async def tell(seen: Seen) -> None:
+        holder, place = await _now(lock, seen)
+        told = Waiting(lock._label, lock._name, seen.waited_s, place + 1 if place >= 0 else None, holder)
+        result = on_wait(told)
+        # sync-drop
+        if inspect.isawaitable(result):
+            result = await result
+        check_result(on_wait, result, "asyncio", "on_wait", "it is called while a lock is waited for")
+
+    return tell
+
+
+async def _now(lock: Any, seen: Seen) -> tuple[Holder | None, int]:
+    """Return the holder and the place in the queue, as of now, or of the last request."""
+    session, token, place = lock._session, seen.holder, seen.place
+    try:
+        if session.quorum is not None:
+            return await lock.holder(), place
+        now = await _look(session, lock._kind, lock._name)
+        if now is not None and now.holders:
+            waiting, holding = [each for each, _ in now.waiters], [each for each, _ in now.holders]
+            place = waiting.index(seen.token) if seen.token in waiting else place
+            token = token if token in holding else holding[0]
+        return (None if token is None else await _holder_behind(session, token, now, True)), place
+    except HoldfastError:
+        return None, place  # it may be why it waits

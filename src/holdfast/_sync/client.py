@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
+from holdfast._api.decorated import name_of
 from holdfast._api.endpoints import client_of_url, members_of
 from holdfast._api.handles import read_handle
-from holdfast._api.naming import name_of
 from holdfast._api.options import (
     COUNT_MAX,
     PARTIES_MAX,

@@ -17,7 +17,7 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Grant
 from holdfast._runtime.cancel import Cancel
 from holdfast._runtime.clock import clock
-from holdfast._sync.callbacks import awaited
+from holdfast._sync.decorators import awaited
 from holdfast._sync.entering import Enterable
 from holdfast._sync.lease import Lease, LeaseState
 from holdfast._sync.lifecycle import Session, has_ended

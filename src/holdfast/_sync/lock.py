@@ -120,7 +120,7 @@ class Leasable(Acquirable[L], Enterable[L]):
 
     def _telling(self, on_wait: Callable[[Waiting], object]) -> Self:
         """The same, which tells that function what it waits for; in the queue on the server, by the protocol."""
-        tell = lazily("holdfast._sync.on_wait").teller(self, on_wait)
+        tell = lazily("holdfast._sync.overview").teller(self, on_wait)
         made = copy(self)
         made._asks, made._line_key = (), None
         vars(made)["_ask"] = lambda token, *how: telling(partial(self._ask, token, *how), token, tell)

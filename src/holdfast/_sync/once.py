@@ -26,8 +26,7 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.replies import COUNT, DONE
 from holdfast._core.waiting import once_more
 from holdfast._runtime.clock import clock
-from holdfast._sync.callbacks import awaited
-from holdfast._sync.decorators import Held, Skipped
+from holdfast._sync.decorators import Held, Skipped, awaited
 from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.optimistic import fenced_set

@@ -15,7 +15,7 @@ from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.optimistic import Value
-from holdfast._sync.callbacks import awaited
+from holdfast._sync.decorators import awaited
 from holdfast._sync.lifecycle import Session
 from holdfast.errors import ConfigurationError, OptimisticConflict, StaleFencingToken
 
