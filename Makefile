@@ -46,8 +46,10 @@ servers: $(READY) ## fetch Redict, Redis 8, Valkey 8 and twemproxy into .servers
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Without this, each worker would prepare every file by itself (pytest rewrites their assertions).
-prepared: $(READY)
-	@$(BIN)/python -m pytest --collect-only -q > /dev/null || true
+prepared: $(VENV)/.prepared
+
+$(VENV)/.prepared: $(READY) $(shell find tests lab/tests -name '*.py')
+	@$(BIN)/python -m pytest --collect-only -q > /dev/null && touch "$@" || true
 
 # With ALL=1, what computes and what waits takes less time together than one after the other.
 test: $(READY) $(if $(PYTEST_ARGS),,prepared) ## the tests, in a few minutes (ALL=1: also the thorough ones; PYTEST_ARGS="-k name", JOBS=6)

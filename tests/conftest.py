@@ -65,7 +65,7 @@ def shared_servers() -> Iterator[Callable[[Kind], embedded.Server]]:
         server.close()
 
 
-@pytest.fixture(params=[*KINDS, *MORE_KINDS], scope="session")
+@pytest.fixture
 def server_kind(request: pytest.FixtureRequest) -> Kind:
     """Runs the test once for every kind of server; what a machine lacks is skipped."""
     kind: Kind = request.param
@@ -146,7 +146,6 @@ def unique_name(request: pytest.FixtureRequest) -> str:
 
 # ---------------------------------------------------------------- clients
 
-_LAB = Path(__file__).resolve().parents[1] / "lab"
 #: Files of the contract that also run on trio, at length.
 _ON_TRIO = {f"test_{name}.py" for name in ("lock", "semaphore", "rwlock", "condition", "multilock", "gates")}
 #: Profiles on which the contract runs with both APIs: waiters ask there. On the others, with threads alone.
@@ -173,8 +172,8 @@ def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
 
     At the end of the run, where they would come by themselves, they would compete with each other, and end alone.
     """
-    long = [item for item in items if _LAB in item.path.parents]
-    others = [item for item in items if _LAB not in item.path.parents]
+    long = [item for item in items if item.nodeid.startswith("lab/")]
+    others = [item for item in items if not item.nodeid.startswith("lab/")]
     found: list[pytest.Item] = []
     for at, item in enumerate(long):
         found += [item, *others[at * len(others) // len(long) : (at + 1) * len(others) // len(long)]]
@@ -182,28 +181,65 @@ def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _wanted(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Leave the classes of asyncio on trio to some files, and servers that are fetched to the contract of asyncio."""
+    """Leave asyncio out on profiles on which threads are enough."""
     kept = []
     for item in items:
         if "torn_handshakes" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning"))
         if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            api = item.callspec.params.get("api")
-            on_trio = api in MORE_APIS
-            on_more = item.callspec.params.get("server_kind") in MORE_KINDS
-            if on_more and (api not in (None, "asyncio") or item.path.parent.name != "contract"):
+            params = item.callspec.params
+            if params.get("api") == "asyncio" and params.get("profile_url", "no pub/sub") not in _ON_BOTH:
                 continue
-            if on_trio and item.path.name not in _ON_TRIO:
-                continue
-            if api == "asyncio" and item.callspec.params.get("profile_url", "no pub/sub") not in _ON_BOTH:
-                continue
-            if on_more and item.originalname not in _ON_MORE:
-                item.add_marker(pytest.mark.thorough)
         kept.append(item)
     return kept
 
 
-@pytest.fixture(params=[*sorted(APIS), *(pytest.param(each, marks=pytest.mark.thorough) for each in MORE_APIS)])
+def _leaves_out_long_forms(config: pytest.Config) -> bool:
+    """Whether this is `make test`: what it leaves out is not even made, by any of its workers."""
+    return bool(config.option.markexpr == "not thorough")
+
+
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> list[pytest.Item] | None:
+    if name.startswith("test") and _leaves_out_long_forms(collector.config):
+        marks = [*collector.iter_markers(), *getattr(obj, "pytestmark", ())]
+        if any(mark.name == "thorough" for mark in marks):
+            return []
+    return None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose the servers and APIs of a test: all servers that the machine has, asyncio and threads.
+
+    Only some files of the contract are tested on trio, and only the contract of asyncio on servers that are fetched;
+    most of that is thorough.
+    """
+    marked = {name for mark in metafunc.definition.iter_markers("parametrize") for name in _names_of(mark)}
+    names = [name for name in ("server_kind", "api") if name in metafunc.fixturenames and name not in marked]
+    if not names:
+        return
+    file = metafunc.definition.path
+    kinds: list[Kind | None] = [*KINDS, *(MORE_KINDS if file.parent.name == "contract" else ())]
+    apis: list[str | None] = [*sorted(APIS), *(MORE_APIS if file.name in _ON_TRIO else ())]
+    cases = []
+    for kind in kinds if "server_kind" in names else [None]:
+        for api in apis if "api" in names else [None]:
+            on_more = kind in MORE_KINDS
+            if on_more and api not in (None, "asyncio"):
+                continue
+            thorough = api in MORE_APIS or (on_more and metafunc.function.__name__ not in _ON_MORE)
+            if not (thorough and _leaves_out_long_forms(metafunc.config)):
+                values = [value for value in (kind, api) if value is not None]
+                marks = [pytest.mark.thorough] if thorough else []
+                cases.append(pytest.param(*values, id="-".join(values), marks=marks))
+    metafunc.parametrize(names, cases, indirect=True)
+
+
+def _names_of(parametrize: pytest.Mark) -> list[str]:
+    names = parametrize.args[0]
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else [*names]
+
+
+@pytest.fixture
 def api(request: pytest.FixtureRequest) -> Iterator[Api]:
     """Asyncio, then threads; and what is in `MORE_APIS`."""
     api = {**APIS, **MORE_APIS}[request.param]()

@@ -6,7 +6,6 @@ import pickle
 import sqlite3
 
 import pytest
-import sqlalchemy as sa
 
 from holdfast import fencing
 from holdfast.errors import ConfigurationError
@@ -77,6 +76,8 @@ def test_the_recipe_where_the_row_may_be_missing() -> None:
 
 
 def test_the_recipe_with_sqlalchemy() -> None:
+    import sqlalchemy as sa  # here, since each worker of `make test` imports this file
+
     accounts = sa.Table(
         "accounts",
         sa.MetaData(),
