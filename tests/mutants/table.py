@@ -131,7 +131,7 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "what the socket has not taken is not sent",
             LINK,
-            "            self._out = out[sent:]",
+            "            self._out = data[sent:]",
             '            self._out = b""',
         ),
         (
@@ -167,8 +167,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "who has read for itself does not have the engine read messages again",
             LINK,
-            "                    elif self._pending or self._subscribes:\n",
-            "                    elif self._pending:\n",
+            "            elif self._pending or self._subscribes:\n",
+            "            elif self._pending:\n",
         ),
         (
             "the engine does not look whether who reads has just left",
@@ -179,8 +179,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "the main thread reads messages",
             LINK,
-            "return self._poll is not None and (not self._subscribes or get_ident() != main_thread().ident)",
-            "return self._poll is not None",
+            "self._poll is not None and (not self._subscribes or get_ident() != main_thread().ident)",
+            "self._poll is not None",
         ),
         (
             "no one is told that no messages come any more",

@@ -432,7 +432,7 @@ MUTANTS: dict[str, tuple[Any, str, str, str, Scenario]] = {
     "the loop falls asleep without a last look": (Engine, "_look", "if self._acts:", "if False:", turns),
     "a wake-up finds no one": (Engine, "call", "bell.ring()\n            except", "pass\n            except", turns),
     "a child of fork keeps its parent's leases": (Front, "after_fork", 'record.lose("forked")', "pass", forking),
-    "the rest of a piece is not sent": (Link, "_write_rest", "self._out = out[sent:]", "self._out = b''", turns),
+    "the rest of a piece is not sent": (Link, "_write_some", "self._out = data[sent:]", "self._out = b''", turns),
 }
 
 

@@ -43,7 +43,7 @@ from holdfast._core.mutex import EACH_MAX
 from holdfast._core.snapshot import snapshot
 from holdfast._engine.dial import Dial, disconnect
 from holdfast._engine.loop import READ, WRITE, Timer
-from holdfast._engine.matching import VAST, Matching, is_no_reply
+from holdfast._engine.matching import BEFORE_VAST, VAST, Matching, is_no_reply
 from holdfast._engine.pack import Group
 from holdfast._engine.place import Place
 from holdfast._engine.requests import MAY_LIE, Again, Ask, Bundle, Later, Messages
@@ -131,13 +131,9 @@ class Link(Matching):
         self.is_torn = False
         #: Called once when no more messages come by it, where some did; with `is_torn`.
         self.on_deaf: Callable[[bool], None] | None = None
-        self._dial = Dial(server, self._connected, self._not_connected)
+        self._dial = Dial(server, self._connected, self._end)
 
     # -- connecting -------------------------------------------------------------------------------
-
-    def _not_connected(self, failure: RequestFailed) -> None:
-        if not self.ended and self._sock is None:
-            self._end(failure)
 
     def _connected(self, connection: Any, pushes: bool) -> None:
         sock = getattr(connection, "_sock", None)
@@ -223,36 +219,65 @@ class Link(Matching):
         """Send it, and wait for its outcome until its deadline; None where nothing can be sent from here."""
         if not self.is_open or ((self._seat or self._reading) and self._is_below()):
             return None
-        reading, me = self._reading, (get_ident(),)
-        recent = self._recent
+        me, recent = (get_ident(),), self._recent
         if me not in recent:
             self._recent = (me, *recent[:1])
-        if (me in recent or len(recent) < 2) and (not self._pending or self._is_quiet()) and self._may_lead():
-            try:
-                if reading.setdefault("", me) is me:
-                    self._lead(ask)
-                    self._led = False
-                    del reading[""]
-                    if self._queue or self._retired:
-                        self._engine.call(self.rescue)
-                    elif self._pending or self._subscribes:
-                        self._arm(me)
-            except BaseException:
-                if reading.get("") is me:
-                    self._led = False
-                    del reading[""]
-                self._engine.call(self.rescue)
-                raise
+        # Where messages may come, a signal handler could keep the main thread from reading them.
+        may_lead = self._poll is not None and (not self._subscribes or get_ident() != main_thread().ident)
+        if may_lead and (me in recent or len(recent) < 2) and (not self._pending or self._is_quiet()):
+            self._lead(ask, me)
         if ask.outcome is None:
             self._follow(ask)
-            if ask.outcome is None:
-                ask.end(None, self.server.silent(True))
-                self._engine.call(self.overdue)
         return ask.outcome
 
-    def _may_lead(self) -> bool:
-        """False where messages may come, which a signal handler could keep this thread from reading."""
-        return self._poll is not None and (not self._subscribes or get_ident() != main_thread().ident)
+    def _lead(self, ask: Ask, me: tuple[int]) -> None:
+        """Send it, and read what comes, until its own reply has; unless another thread reads."""
+        reading = self._reading
+        try:
+            if reading.setdefault("", me) is not me:
+                return
+            self._led = ask.is_put = True
+            self._queue.append(ask)
+            self.write()
+            while ask.outcome is None and not self.ended and (left_s := ask.deadline - clock()) > 0:
+                if not self._poll.poll(1000 * (left_s if left_s < SLICE_S else SLICE_S)):
+                    self._reads += 1
+                    if self._queue:
+                        self._engine.call(self.rescue)  # who has the seat is held up
+                elif not self._read_for_callers():
+                    break
+            self._led = False
+            del reading[""]
+            if self._queue or self._retired:
+                self._engine.call(self.rescue)
+            elif self._pending or self._subscribes:
+                self._arm(me)
+        except BaseException:
+            self._read_no_more(me)
+            raise
+
+    def read_here(self) -> None:
+        """By an event loop that watches the socket, too: read what comes, unless another one is about to."""
+        reading, me = self._reading, (get_ident(),)
+        try:
+            if self._led or reading.setdefault("", me) is not me:
+                return
+            goes_on = self._read_for_callers()
+            del reading[""]
+            if goes_on and not (self._is_quiet() if self._pending else not self._subscribes):
+                self._arm(me)
+        except BaseException:
+            self._read_no_more(me)
+            raise
+
+    def _read_no_more(self, me: tuple[int]) -> None:
+        """By who was reading, perhaps, when a signal handler raised."""
+        if self._reading.get("") is me:
+            if self._inside:
+                self._torn(self._lost, None)  # what was read may not be known
+            self._led = False
+            del self._reading[""]
+        self._engine.call(self.rescue)
 
     def _arm(self, me: tuple[int]) -> None:
         """By who reads no more: have the engine read what may come."""
@@ -270,24 +295,6 @@ class Link(Matching):
             if seat.get("") is me:
                 del seat[""]
             self._engine.call(self.rescue)
-            raise
-
-    def _lead(self, ask: Ask) -> None:
-        """Send it, and read what comes, until its own reply has."""
-        self._led = ask.is_put = True
-        self._queue.append(ask)
-        self.write()
-        try:
-            while ask.outcome is None and not self.ended and (left_s := ask.deadline - clock()) > 0:
-                if not self._poll.poll(1000 * (left_s if left_s < SLICE_S else SLICE_S)):
-                    self._reads += 1
-                    if self._queue:
-                        self._engine.call(self.rescue)  # who has the seat is held up
-                elif not self._read_for_callers():
-                    break
-        except BaseException:
-            if self._inside:
-                self._torn(self._lost, None)  # a signal handler: what was read may not be known
             raise
 
     def _read_for_callers(self) -> bool:
@@ -324,6 +331,9 @@ class Link(Matching):
             if not self._engine.wait(bell, left_s if left_s < patience_s else patience_s):
                 self._engine.call(self.rescue)
                 patience_s *= 2
+        if ask.outcome is None:
+            ask.end(None, self.server.silent(True))
+            self._engine.call(self.overdue)
 
     def put(self, later: Later) -> bool:
         """Send it, and wait for nothing; False where nothing can be sent from here."""
@@ -345,26 +355,6 @@ class Link(Matching):
             self._have_ticks()
         if self.ended or self._seat:
             self._engine.call(self.rescue)
-
-    def read_here(self) -> None:
-        """By an event loop that watches the socket, too: read what comes, unless another one is about to."""
-        if self._led:
-            return
-        reading, me = self._reading, (get_ident(),)
-        try:
-            if reading.setdefault("", me) is me:
-                try:
-                    goes_on = self._read_for_callers()
-                finally:
-                    del reading[""]
-                if goes_on and not (self._is_quiet() if self._pending else not self._subscribes):
-                    self._arm(me)
-        except BaseException:
-            if reading.get("") is me:
-                del reading[""]
-            if self._inside:
-                self._torn(self._lost, None)
-            raise
 
     def _hand_out(self, request: Any, reply: Reply, failure: RequestFailed | None, by_engine: bool) -> None:
         if failure is not None and failure.kind == "NOSCRIPT" and request.script is not None:
@@ -388,7 +378,7 @@ class Link(Matching):
         seat, me = self._seat, (get_ident(),)
         try:
             goes_on = True
-            while goes_on and self._queue and seat.setdefault("", me) is me:
+            while goes_on and (self._queue or self._out) and seat.setdefault("", me) is me:
                 try:
                     goes_on = self._write_some()
                 finally:
@@ -402,15 +392,14 @@ class Link(Matching):
 
     def _write_some(self) -> bool:
         """With the seat; False where no more can be written now."""
-        sock, pending, queue, gathered = self._sock, self._pending, self._queue, self._gathered
-        if sock is None or self._out:
+        sock, data, pending, gathered = self._sock, self._out, self._pending, self._gathered
+        if sock is None:
             return False
-        data = b""
-        try:
+        if not data:
             if not pending:
                 self._heard_at = clock()  # it owed nothing until now
-            try:
-                gathered.extend(map(_POP, repeat(queue, len(queue))))  # one step each, in which no signal handler comes
+            try:  # one step each, in which no signal handler comes
+                gathered.extend(map(_POP, repeat(self._queue, len(self._queue))))
             except IndexError:
                 pass  # the engine has taken them for another connection
             if len(gathered) == 1:
@@ -422,26 +411,26 @@ class Link(Matching):
                 data, lies = self._pack_many()
             else:
                 return False
-            if self._armed == (lies or self._led):
-                self._arm_or_not()
+            # The engine reads what comes, unless a caller does, or all of it may lie.
+            if not self._armed:
+                if not (lies or self._led):
+                    self._watch(True)
+            elif self._led or (lies and self._is_quiet()):
+                self._watch(False)
+        try:
             sent = sock.send(data)
-            if sent < len(data):
-                self._leave(data[sent:])
         except self._wants:
-            self._leave(data)
+            sent = 0
         except OSError as error:
             if raised_by_handler(error):
                 raise
             self._engine.call(self._lost, error)
             return False
-        return True
-
-    def _arm_or_not(self) -> None:
-        """With the seat: have the engine read what comes, unless a caller does, or all of it may lie."""
-        if not self._armed:
-            self._watch(True)
-        elif self._led or self._is_quiet():
-            self._watch(False)
+        is_left = sent < len(data)
+        if is_left or self._out:
+            self._out = data[sent:]
+            self._watch(is_left or self._armed)
+        return not is_left
 
     def _is_quiet(self) -> bool:
         """True if no reply is waited for."""
@@ -457,10 +446,6 @@ class Link(Matching):
         self._engine.watch(self._fd, (READ if armed else 0) | (WRITE if self._out else 0))
         if self._armed != armed:
             self._watch(self._armed)
-
-    def _leave(self, rest: bytes) -> None:
-        self._out = rest
-        self._watch(True)
 
     def _pack_many(self) -> tuple[bytes, bool]:
         """Of what is gathered: its bytes, and whether all replies may lie."""
@@ -487,27 +472,6 @@ class Link(Matching):
                 alone = partial(self._engine.call, self.alone)
                 found += [Bundle(members[at : at + EACH_MAX], alone) for at in range(0, len(members), EACH_MAX)]
         return found
-
-    def _write_rest(self) -> None:
-        me = (get_ident(),)
-        if self._seat.setdefault("", me) is not me:
-            return  # who has it finds the rest
-        try:
-            sock, out = self._sock, self._out
-            try:
-                sent = 0 if sock is None else sock.send(out)
-            except self._wants:
-                sent = 0
-            except OSError as error:
-                self._engine.soon(self._lost, error)
-                return
-            self._out = out[sent:]
-            if not self._out:
-                self._watch(self._armed)
-        finally:
-            del self._seat[""]
-        if not self._out:
-            self.write()
 
     def rescue(self) -> None:
         """By the engine: look whether what is queued is sent, and what comes is read."""
@@ -544,10 +508,7 @@ class Link(Matching):
     def _have_ticks(self) -> None:
         if not self._ticks:
             self._ticks = True
-            self._engine.call(self._begin_ticks)
-
-    def _begin_ticks(self) -> None:
-        self._engine.later(LIE_S, self._tick, None)
+            self._engine.call(self._engine.later, LIE_S, self._tick, None)
 
     def _tick(self, first: Any) -> None:
         """Read replies that are not waited for, when no other request has come by for a while."""
@@ -566,7 +527,7 @@ class Link(Matching):
     def ready(self, mask: int) -> None:
         """The socket can be read or written."""
         if mask & WRITE and self._out:
-            self._write_rest()
+            self.write()
         if mask & ~WRITE:
             self._read()
 
@@ -608,9 +569,9 @@ class Link(Matching):
                 return self._broken(None)
             self._heard_at = clock()
             self._reads += 1
-            trouble = self._parse(data) if VAST.search(data) is None else self._parse_pieces(data)
-            if trouble is not None:
-                return trouble
+            for piece in (data,) if VAST.search(data) is None else BEFORE_VAST.split(data):
+                if (trouble := self._parse(piece)) is not None:
+                    return trouble
             if not (self._is_tls and sock.pending()):  # type: ignore[attr-defined]
                 return None
         return None
@@ -656,11 +617,6 @@ class Link(Matching):
             self._replace()
 
     # -- the end ----------------------------------------------------------------------------------
-
-    @property
-    def usable(self) -> bool:
-        """Whether it takes new requests."""
-        return not self.ended and not self._retired
 
     def quiet_s(self) -> float:
         """How long ago something was heard, or it owed nothing, s."""

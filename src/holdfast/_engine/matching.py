@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 import hiredis
@@ -16,15 +15,22 @@ import hiredis
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed, refusal
 from holdfast._core.replies import nonsense, promises_too_much
-from holdfast._engine.limits import MISPLACED
-from holdfast._engine.pushes import Push
 from holdfast._runtime.handlers import raised_by_handler
 
-__all__ = ["VAST", "End", "Matching", "is_no_reply", "is_none_either"]
+__all__ = ["BEFORE_VAST", "MISPLACED", "PUSHES", "VAST", "End", "Matching", "is_no_reply", "is_none_either"]
+
+#: What a server pushes between replies, so that a connection can have commands and subscriptions at once: hiredis
+#: before 3.2 gives it as plain lists.
+_Push: Any = getattr(hiredis, "PushNotification", ())
+PUSHES = _Push != ()
+#: Errors of a server that has changed its role: its connections lead to the wrong place.
+MISPLACED = frozenset({"READONLY", "MASTERDOWN"})
+
 
 _MORE = object()
-#: What may begin an array too great behind another reply.
-VAST = re.compile(rb"\n[*~>%|][0-9]{8}")
+#: What may begin an array too great behind another reply, which is refused where it is no part of that: looked for, and
+#: split before.
+VAST, BEFORE_VAST = re.compile(rb"\n[*~>%|][0-9]{8}"), re.compile(rb"(?<=\n)(?=[*~>%|][0-9]{8})")
 
 #: A request, its reply, and why it has none.
 End = tuple[Any, Reply, RequestFailed | None]
@@ -42,15 +48,6 @@ def is_none_either(reply: Reply) -> bool:
 
 #: The messages that answer them.
 _ANSWERS = {b"subscribe": is_no_reply, b"ssubscribe": is_no_reply, b"sunsubscribe": is_none_either}
-
-
-def _pieces(data: bytes) -> Iterator[bytes]:
-    """Split it before each array too great, which is refused where it is no part of another reply."""
-    begin = 0
-    for found in VAST.finditer(data):
-        yield data[begin : found.start() + 1]
-        begin = found.start() + 1
-    yield data[begin:]
 
 
 class Matching:
@@ -72,13 +69,6 @@ class Matching:
     def _misplaced(self) -> None:
         """Act on a server that has changed its role."""
         raise NotImplementedError
-
-    def _parse_pieces(self, data: bytes) -> RequestFailed | None:
-        """As `_parse`, of bytes in which an array too great may begin behind another reply."""
-        for piece in _pieces(data):
-            if (trouble := self._parse(piece)) is not None:
-                return trouble
-        return None
 
     def _parse(self, data: bytes) -> RequestFailed | None:
         """Find out what these bytes say, and for whom; returns why nothing more can be believed, if so."""
@@ -111,8 +101,8 @@ class Matching:
     def _match(self, reply: Reply) -> RequestFailed | None:
         """Find whose it is."""
         pending, ends = self._pending, self._ends
-        if isinstance(reply, Push) or (self._is_inbox and type(reply) is list):
-            kind: Any = reply[0] if reply else None  # type: ignore[index]
+        if isinstance(reply, _Push) or (self._is_inbox and type(reply) is list):
+            kind: Any = reply[0] if reply else None
             if pending and type(kind) is bytes and _ANSWERS.get(kind, self) is pending[0].fits:
                 ends.append((pending[0], None, None))
                 pending.popleft()

@@ -8,7 +8,6 @@ from typing import Any
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.forms import Fits
-from holdfast._engine.limits import INBOX_QUIET_S, INBOX_TIMEOUT_S
 from holdfast._engine.link import Link
 from holdfast._engine.loop import Engine
 from holdfast._engine.matching import is_no_reply, is_none_either
@@ -19,6 +18,11 @@ from holdfast._lua import Script
 from holdfast._runtime.clock import clock
 
 __all__ = ["Server"]
+
+#: An inbox that has been quiet for this long is sent a PING while it is relied on, s.
+INBOX_QUIET_S = 10.0
+#: How long a subscription, and the answer to that PING, may take, s.
+INBOX_TIMEOUT_S = 5.0
 
 _PING = pack_command(("PING",))
 
@@ -179,7 +183,7 @@ class Server(Place):
             self._all.add(link)
 
         def subscribed(reply: Reply, failure: RequestFailed | None) -> None:
-            if failure is None and not link.usable:
+            if failure is None and not link.is_open:
                 failure = self._ended()
             if failure is None:
                 if link.on_deaf is None:
