@@ -459,7 +459,7 @@ def test_a_grant_that_comes_to_no_lease_is_no_one_elses(
         async with holdfast.asyncio.connect(valkey_server.url, ttl=TTL_S, tenure=TENURE_S) as locks:
             make: Callable[[], Any] = partial(locks.lock, name, **options)  # type: ignore[arg-type]
             lock = make()
-            record = lock._under_options
+            record = lock._record
 
             def interrupted(*how: Any) -> Any:
                 record(*how)
@@ -468,7 +468,7 @@ def test_a_grant_that_comes_to_no_lease_is_no_one_elses(
             async def play(coroutine: _Coroutine) -> None:
                 await coroutine
 
-            lock._under_options = interrupted
+            lock._record = interrupted
             assert isinstance(await _tasks_in_line(make, place, play, lock), Interrupted)
             assert not standing(locks)
             assert bench.gone(name) == {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from holdfast._api.client_info import lease_note_key
 from holdfast._api.options import Options
@@ -16,8 +16,6 @@ from holdfast._core.waiting import Busy, Grant
 from holdfast._engine.pack import PreparedRequest
 
 __all__ = ["AcquirableBase", "Elsewhere"]
-
-R = TypeVar("R", bound=LeaseRecord)
 
 
 class Elsewhere:
@@ -90,15 +88,16 @@ class AcquirableBase:
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         raise NotImplementedError
 
-    def _record(self, token: str, grant: Grant) -> LeaseRecord:
-        """The same, under the options that it is acquired with: all that act on the record do so here."""
+    def _record(self, token: str, got: TenureLease | Grant) -> LeaseRecord:
+        """Make the record of what was got, under the options of the acquire: all that act on it do so here."""
         options = self._options
-        if options.kept_ms and grant.kept is None and is_kept(token):
-            grant.kept = self._session.driver.lease_cache, options.kept_ms / 1000
-        return self._under_options(self._make_record(token, grant))
-
-    def _under_options(self, record: R) -> R:
-        options = self._options
+        record: LeaseRecord
+        if isinstance(got, Grant):
+            if options.kept_ms and got.kept is None and is_kept(token):
+                got.kept = self._session.driver.lease_cache, options.kept_ms / 1000
+            record = self._make_record(token, got)
+        else:
+            record = got
         if not options.renew:
             record.stop_renewing()
         if options.max_hold_ms is not None:

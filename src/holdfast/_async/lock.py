@@ -65,7 +65,7 @@ _ON_THE_LEASE = {
 class Acquiring(Enterable[L], Coroutine[Any, Any, L]):
     """An `acquire` that begins when it is awaited, which returns the lease, or entered by `async with`."""
 
-    def __init__(self, lock: Leasable[L], timeout_s: float | None, mark: str | None = None) -> None:
+    def __init__(self, lock: Leasable[L], timeout_s: float | None, mark: str = "") -> None:
         self._session = lock._session
         self._entered = lock._entered
         self._frames: list[FrameType] = []
@@ -86,7 +86,7 @@ class Acquiring(Enterable[L], Coroutine[Any, Any, L]):
 
 
 # sync-drop
-async def acquire(lock: Leasable[L], timeout_s: float | None, mark: str | None, frames: list[FrameType]) -> L:
+async def acquire(lock: Leasable[L], timeout_s: float | None, mark: str, frames: list[FrameType]) -> L:
     return await lock._acquire(timeout_s, frames.pop() if frames else sys._getframe(1), mark)
 
 
@@ -318,7 +318,7 @@ class Lock(Leasable[Lease]):
         record.report = self._session.reports.adopt(record)
         driver = self._session.driver
         owners = tuple([(kind, driver.me()) for kind in self._owned_as])
-        return self._granted(driver, record, owners, frame.f_code, frame.f_lasti, None)
+        return self._granted(driver, record, owners, frame.f_code, frame.f_lasti)
 
     async def status(self) -> LockStatus:
         """Holder, remaining time, waiters and last fencing token at one moment. Only for reporting.

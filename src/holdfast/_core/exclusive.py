@@ -148,7 +148,11 @@ class OneServer(_Exclusive):
             if kept is not None and not grant.stray:
                 kept = self._begin_to_keep(token, grant, ttl_ms)
                 return KeptLease(kept, None, grant.fence, ttl_ms, grant.sent_at, grant.until)
-            return _LockRecord(self, token, grant, ttl_ms)
+            made = _LockRecord(self.keys.name, token, grant.fence, ttl_ms, grant.sent_at, None, None, grant.until)
+            made._exclusive = self
+            if grant.stray:
+                made.stray = True
+            return made
         keys, settings, scripts = self.keys, self.settings, self.scripts
         extend = partial(plain.renew, keys, token, scripts, settings)
 
@@ -249,13 +253,6 @@ class _OfServer(LeaseRecord):
 class _LockRecord(_OfServer):
     __slots__ = ("_exclusive",)
 
-    def __init__(self, exclusive: OneServer, token: str, grant: Grant, ttl_ms: int) -> None:
-        self._exclusive = exclusive
-        name = exclusive.keys.name
-        LeaseRecord.__init__(self, name, token, grant.fence, ttl_ms, grant.sent_at, None, None, grant.until)
-        if grant.stray:
-            self.stray = True
-
 
 class _CrashRecord(_LockRecord):
     """The same of a lock whose lease ends soon after its client has gone."""
@@ -267,8 +264,9 @@ class _CrashRecord(_LockRecord):
     renew = LeaseRecord.renew
 
     def __init__(self, exclusive: OneServer, token: str, grant: Grant, ttl_ms: int) -> None:
-        super().__init__(exclusive, token, grant, ttl_ms)
-        self.crash_ms = crash_ms_of(token)
+        super().__init__(exclusive.keys.name, token, grant.fence, ttl_ms, grant.sent_at, None, None, grant.until)
+        self._exclusive = exclusive
+        self.crash_ms, self.stray = crash_ms_of(token), grant.stray
         # One that was pushed is not noted as alive, so that others do not get in early.
         self.proved_until = deadline(grant.sent_at, self.crash_ms)
 

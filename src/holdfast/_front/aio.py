@@ -32,7 +32,7 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import LocalWaiter, TenureLease
 from holdfast._core.tokens import owner_of
-from holdfast._core.waiting import Acquisition, Busy, Grant, released
+from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released
 from holdfast._engine.client import Client, Prepared
 from holdfast._engine.operation import Abandoned, Operation
 from holdfast._engine.pack import PreparedRequest
@@ -257,7 +257,10 @@ class AioFront(Front):
             self.spawn(_undone(replay(start(token, timeout_s, True), asked_at, None, Abandoned())))
             raise
         outcome: Any = ask.outcome
-        if (grant := self._grant(server, outcome, asked_at, ttl_ms)) is not None:
+        grant = granted(outcome[0], asked_at, clock(), ttl_ms) if outcome[1] is None else None
+        if grant is not None:
+            if self.troubles:
+                self.troubles.passed(server.name)
             return grant
         rest = self._goes_on(first, start, token, timeout_s, ttl_ms, behind, asked_at, outcome)
         return await self._run(rest, self._undo_of(token))

@@ -27,7 +27,7 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tenure import SOON_MS
 from holdfast._core.tokens import client_id_of
-from holdfast._core.waiting import Busy, Grant, granted, within
+from holdfast._core.waiting import Busy, Grant, within
 from holdfast._engine.client import Client, Prepared
 from holdfast._engine.loop import engine, forget_engines
 from holdfast._engine.pack import PreparedRequest
@@ -162,13 +162,6 @@ class Front:
         """The whole of an acquire."""
         call = None if first is None else Prepared(first, token)
         return self.client.acquire(call, partial(start, token), timeout_s, ttl_ms)
-
-    def _grant(self, server: Server, outcome: Any, asked_at: float, ttl_ms: int) -> Grant | None:
-        """Return what a first request was granted that ended so, in time; None where its protocol has to go on."""
-        grant = granted(outcome[0], asked_at, clock(), ttl_ms) if outcome[1] is None else None
-        if grant is not None and self.troubles:
-            self.troubles.passed(server.name)
-        return grant
 
     def _goes_on(
         self,

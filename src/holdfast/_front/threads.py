@@ -19,7 +19,7 @@ from holdfast._core.agent.renewals import quietly
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
 from holdfast._core.tenure import LocalWaiter, TenureLease
-from holdfast._core.waiting import Busy, Grant, released
+from holdfast._core.waiting import Busy, Grant, granted, released
 from holdfast._engine.client import Client
 from holdfast._engine.operation import Operation
 from holdfast._engine.pack import PreparedRequest
@@ -156,7 +156,10 @@ class ThreadsFront(Front):
         outcome = None if link is None else link.ask(Ask(first, token, asked_at + patience_s))
         if outcome is None:
             return self.run(partial(self._acquires, first, start, token, timeout_s, ttl_ms))
-        if (grant := self._grant(server, outcome, asked_at, ttl_ms)) is not None:
+        grant = granted(outcome[0], asked_at, clock(), ttl_ms) if outcome[1] is None else None
+        if grant is not None:
+            if self.troubles:
+                self.troubles.passed(server.name)
             return grant
         return self.run(partial(self._goes_on, first, start, token, timeout_s, ttl_ms, behind, asked_at, outcome))
 

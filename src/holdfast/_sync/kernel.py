@@ -57,7 +57,7 @@ class Acquirable(AcquirableBase, Generic[L]):
     _session: Session
     _lease_class: Any
 
-    def _acquire(self, timeout_s: float | None, cancel: Cancel | None, frame: Any, mark: str | None = None) -> L:
+    def _acquire(self, timeout_s: float | None, cancel: Cancel | None, frame: Any, mark: str = "") -> L:
         if hook.observer is not None:
             hook.observer.acquiring(self._name, self._label, timeout_s)
         if cancel is not None:
@@ -69,45 +69,45 @@ class Acquirable(AcquirableBase, Generic[L]):
         if not session.owners.keys().isdisjoint(owners) and (lease := self._held_by(owners)) is not None:
             lease._entries += (None,)  # not a call, after which a signal handler could raise
             return lease  # type: ignore[no-any-return]
-        token = self._new_token(driver, me, mark)
-        if self._kept_as is not None:
-            lease = self._begin_again(driver, self._kept_as, token, owners, code, offset)
-            if lease is not None:
+        if driver.closed:
+            raise driver.closed_error()
+        token = f"{driver.client_id}:{mark or self._mark}{self._noted}{me}:{next(session.sequence)}{self._ending}"
+        if (key := self._kept_as) is not None:
+            token += KEPT if driver.lease_cache.hears(key, driver.listening(key)) else ""
+            if (lease := self._begin_again(driver, key, token, owners, code, offset)) is not None:
                 return lease
         turn: LocalWaiter | None = None
         record: LeaseRecord | None = None
         got: TenureLease | Grant | Busy | None = None
         report = session.reports.begin(self._label, self._name, self._report_level)
         try:
-            if self._finds_others(driver) and timeout_s != 0 and me not in driver.turning:
+            if self._asks is None:
+                self._prepare()  # from which on it may have a line
+            # A signal handler does not wait for others in a thread that has a turn: it has interrupted one of them.
+            alone = self._line_key is None or is_alone(self._line_key, driver.lines)
+            if not alone and timeout_s != 0 and me not in driver.turning:
                 turn = LocalWaiter(token, clock())
                 driver.turning.add(me)
                 turn.join(driver.lines, self._line_key)
                 token = turn.token
             session.asking[token] = code, offset, self
-            if driver.closed:  # it looks who asks once it is, and gives back what those get
-                raise driver.closed_error()
             got = self._get(driver, token, turn, timeout_s, report, cancel)
             if not isinstance(got, Busy):
-                record = self._made(driver, token, turn, got, report)
-                return self._granted(driver, record, owners, code, offset, got)
-        except RequestFailed as failure:
-            raise self._failed(failure, report) from None
-        except Cancelled:
-            self._undo(driver, owners, token, turn, record)  # it may have been granted just then
-            cancelled = AcquireCancelled(self._name, self._label)
-            report.failed(cancelled)
-            raise cancelled from None
+                if type(got) is Grant and turn is not None and not turn.over:
+                    got.turn = turn
+                record = self._record(token, got)
+                record.report = report
+                return self._granted(driver, record, owners, code, offset, got, turn)
         except BaseException as error:
-            self._undo(driver, owners, token, turn, record)
-            report.failed(error)
-            if type(error) is LeaseLost:
-                raise LeaseLost(self._name, error.reason, self._label) from None
-            raise
+            if not isinstance(error, RequestFailed):  # else the protocol has seen to that
+                self._undo(driver, owners, token, turn, record)
+            told = self._told(error, report)
+            if told is error:
+                raise
+            raise told from None
         finally:
             session.asking.pop(token, None)
-            if report.detailed:
-                driver.queueing.pop(token, None)
+            driver.queueing.pop(token, None)
             if turn is not None:
                 driver.turning.discard(me)
         raise self._given_up(got, report, timeout_s)
@@ -127,24 +127,6 @@ class Acquirable(AcquirableBase, Generic[L]):
                 return lease
         return None
 
-    def _new_token(self, driver: ThreadsFront, me: int, mark: str | None) -> str:
-        if driver.closed:
-            raise driver.closed_error()
-        mark = self._mark if mark is None else mark
-        token = f"{driver.client_id}:{mark}{self._noted}{me}:{next(self._session.sequence)}{self._ending}"
-        key = self._kept_as
-        return token + KEPT if key is not None and driver.lease_cache.hears(key, driver.listening(key)) else token
-
-    def _finds_others(self, driver: ThreadsFront) -> bool:
-        """True if others of this client ask for it, or hold it.
-
-        A signal handler does not wait for them in a thread that has a turn: it would wait for what it has interrupted.
-        """
-        if self._asks is None:
-            self._prepare()  # from which on it may have a line
-        note = self._line_key
-        return note is not None and not is_alone(note, driver.lines)
-
     def _get(
         self,
         driver: ThreadsFront,
@@ -155,6 +137,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         cancel: Cancel | None,
     ) -> TenureLease | Grant | Busy:
         """Ask the server, or wait in line."""
+        if driver.closed:  # it looks who asks once it is, and gives back what those get
+            raise driver.closed_error()
         if report.detailed:
             driver.queueing[token] = report
         if self._most_waiting == 0:
@@ -167,33 +151,19 @@ class Acquirable(AcquirableBase, Generic[L]):
         first = self._asks[0] if self._asks else None
         return driver.acquire(first, start, token, timeout_s, self._ttl_ms, cancel)
 
-    def _made(
-        self, driver: ThreadsFront, token: str, turn: LocalWaiter | None, got: TenureLease | Grant, report: Any
-    ) -> LeaseRecord:
-        """The record of what was got."""
-        record: LeaseRecord
-        if isinstance(got, Grant):
-            if turn is not None and not turn.over:
-                got.turn = turn
-            record = self._record(token, got)
-            if turn is not None and record.turn is None and not turn.over:
-                driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
-        else:
-            record = self._under_options(got)
-        record.report = report
-        if self._line_key is not None:
-            self._line_key.last = record
-        if record.held_since >= driver.introduce_at:
-            self._session.introduce(record.held_since)
-        return record
-
-    def _failed(self, failure: RequestFailed, report: Any) -> BaseException:
+    def _told(self, error: BaseException, report: Any) -> BaseException:
         """Return the exception that users see."""
-        if isinstance(failure, NotAcked):
-            failure.name, failure.label = self._name, self._label
-        public = self._session.public(failure)
-        report.failed(public)
-        return public
+        told = error
+        if isinstance(error, NotAcked):
+            error.name, error.label = self._name, self._label
+        if isinstance(error, RequestFailed):
+            told = self._session.public(error)
+        elif type(error) is LeaseLost:
+            told = LeaseLost(self._name, error.reason, self._label)
+        elif isinstance(error, Cancelled):
+            told = AcquireCancelled(self._name, self._label)
+        report.failed(told)
+        return told
 
     def _undo(
         self,
@@ -257,7 +227,7 @@ class Acquirable(AcquirableBase, Generic[L]):
             again.kept = kept
             record = self._record("", again)
             record.report = report
-            return self._granted(driver, record, owners, code, offset, None)
+            return self._granted(driver, record, owners, code, offset)
         except BaseException as error:
             if record is not None:
                 self._take_back(driver, owners, record)
@@ -276,10 +246,18 @@ class Acquirable(AcquirableBase, Generic[L]):
         owners: Owners,
         code: CodeType,
         offset: int,
-        got: TenureLease | Grant | None,
+        got: TenureLease | Grant | None = None,
+        turn: LocalWaiter | None = None,
     ) -> L:
         """The lease. No variable of a caller has it until it is returned: a kept traceback would keep it."""
         session = self._session
+        if got is not None:
+            if self._line_key is not None:
+                self._line_key.last = record
+            if turn is not None and record.turn is None and not turn.over:
+                driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
+            if record.held_since >= driver.introduce_at:
+                session.introduce(record.held_since)
         release_ask = None
         usual = type(got) is Grant and not got.stray and got.more is not PLAIN and record.token[-1] != MARK
         if self._asks and usual and not self._noted:

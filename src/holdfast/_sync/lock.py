@@ -279,7 +279,7 @@ class Lock(Leasable[Lease]):
         record.report = self._session.reports.adopt(record)
         driver = self._session.driver
         owners = tuple([(kind, driver.me()) for kind in self._owned_as])
-        return self._granted(driver, record, owners, frame.f_code, frame.f_lasti, None)
+        return self._granted(driver, record, owners, frame.f_code, frame.f_lasti)
 
     def status(self) -> LockStatus:
         """Holder, remaining time, waiters and last fencing token at one moment. Only for reporting.
