@@ -15,9 +15,8 @@ from holdfast._core.settings import Settings
 from holdfast._engine.loop import engine
 from holdfast._engine.plain import Address, address_of_url
 from holdfast._engine.port import Topology
-from holdfast._engine.quorum import QuorumTopology
 from holdfast._engine.server import Server
-from holdfast._engine.single import SingleTopology, describe
+from holdfast._engine.single import QuorumTopology, SingleTopology, describe
 from holdfast._runtime.greenlets import refuse_half_patched
 from holdfast._runtime.lazily import importing, lazily
 from holdfast.errors import ConfigurationError, redacted

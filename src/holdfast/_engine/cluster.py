@@ -21,7 +21,6 @@ from holdfast._core.keys import SLOTS
 from holdfast._core.keys import slot_of as slot_of_key
 from holdfast._core.snapshot import snapshot
 from holdfast._engine.handshake import UnfitServer
-from holdfast._engine.limits import REDIRECTS_MAX, redirect_timeout_s
 from holdfast._engine.loop import Engine
 from holdfast._engine.pack import pack_command
 from holdfast._engine.requests import Answer
@@ -35,6 +34,10 @@ Send: TypeAlias = Callable[[Server, float, bool, Answer], None]
 #: Told how a request ended, and where.
 AnswerOf: TypeAlias = Callable[[Server, Reply, RequestFailed | None], None]
 
+#: How often MOVED and ASK are followed for one request: a slot can move meanwhile, but not forever.
+REDIRECTS_MAX = 5
+#: A redirected request has at least this time, s.
+_REDIRECT_LEAST_S = 0.05
 #: The table is not read more often than this, s.
 REFRESH_EVERY_S = 0.25
 #: How long a node is asked for it, s, and how many nodes at a time.
@@ -281,11 +284,11 @@ class _Course:
         self._left = left
 
     def go(self, node: Server, asking: bool) -> None:
-        self._send(node, redirect_timeout_s(self._until), asking, partial(self._answered, node))
+        self._send(node, max(_REDIRECT_LEAST_S, self._until - clock()), asking, partial(self._answered, node))
 
     def _answered(self, node: Server, reply: Reply, failure: RequestFailed | None) -> None:
         elsewhere = None if failure is None else self._cluster.redirect(node, failure)
-        if elsewhere is None or not self._left:  # a slot can move while we follow it, but not forever
+        if elsewhere is None or not self._left:
             self._answer(node, reply, failure)
         else:
             self._left -= 1

@@ -15,9 +15,9 @@ import hiredis
 
 from holdfast._core.failure import RequestFailed
 from holdfast._engine.handshake import is_tls, late
+from holdfast._engine.matching import PUSHES
 from holdfast._engine.pack import pack_command
 from holdfast._engine.place import Place
-from holdfast._engine.pushes import PUSHES
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import importing
 

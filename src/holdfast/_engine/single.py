@@ -1,4 +1,4 @@
-"""One server, or a Sentinel's master: the topology that has nothing to choose from."""
+"""The topologies whose servers stay what they are: one server, or a Sentinel's master, and the members of a quorum."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast._core.failure import RequestFailed
-from holdfast._engine.limits import MISPLACED
 from holdfast._engine.loop import Engine
+from holdfast._engine.matching import MISPLACED
 from holdfast._engine.server import Server
 
-__all__ = ["SingleTopology", "describe"]
+__all__ = ["QuorumTopology", "SingleTopology", "describe"]
 
 
 class SingleTopology:
@@ -20,16 +20,17 @@ class SingleTopology:
     moves = False
 
     def __init__(self, node: Server, fails_over: bool = False) -> None:
-        self.only = node
-        self._nodes = (node,)
+        #: The only one; None where one has to be chosen.
+        self.only: Server | None = node
+        self._nodes: tuple[Server, ...] = (node,)
         self._fails_over = fails_over
 
     def node_for(self, key: str | None, index: int | None) -> Server:
         """The only one."""
-        return self.only
+        return self._nodes[0]
 
     def nodes(self) -> Sequence[Server]:
-        """The only one."""
+        """All of them."""
         return self._nodes
 
     def troubled(self, node: Server, failure: RequestFailed) -> None:
@@ -39,7 +40,20 @@ class SingleTopology:
 
     def forget(self, engine: Engine) -> None:
         """As that of `Topology`."""
-        self.only.forget(engine)
+        for node in self._nodes:
+            node.forget(engine)
+
+
+class QuorumTopology(SingleTopology):
+    """Each member has its index. What any server may do (a description for people) goes to the first."""
+
+    def __init__(self, members: Sequence[Server]) -> None:
+        super().__init__(members[0])
+        self.only, self._nodes = None, tuple(members)
+
+    def node_for(self, key: str | None, index: int | None) -> Server:
+        """The member of that index."""
+        return self._nodes[index or 0]
 
 
 def describe(pool: Any) -> str:
