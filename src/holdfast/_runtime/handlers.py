@@ -12,7 +12,7 @@ import signal
 from types import CodeType, TracebackType
 from typing import Any
 
-__all__ = ["interruption", "raised_by_handler"]
+__all__ = ["raised_by_handler"]
 
 
 def raised_by_handler(error: BaseException) -> bool:
@@ -26,21 +26,6 @@ def raised_by_handler(error: BaseException) -> bool:
             return True
         at = at.tb_next
     return False
-
-
-def interruption(error: BaseException, before: BaseException | None) -> BaseException | None:
-    """Return what a handler raised, also where a client library has made an error of its own of it.
-
-    `before`: the exception that was being handled when the library was called: what came before it is not looked at.
-    """
-    each: BaseException | None = error
-    for _ in range(8):
-        if each is None or each is before:
-            return None
-        if raised_by_handler(each):
-            return each
-        each = each.__cause__ or each.__context__
-    return None
 
 
 def _code(handler: Any) -> CodeType | None:

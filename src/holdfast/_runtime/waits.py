@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 from holdfast._core.snapshot import snapshot
 from holdfast._runtime.clock import clock
 
-__all__ = ["SLICE_S", "Bell", "Flag", "Mailbox", "Pulse", "ring", "silent_bell"]
+__all__ = ["SLICE_S", "Bell", "Flag", "Mailbox", "ring", "silent_bell"]
 
 T = TypeVar("T")
 
@@ -105,41 +105,13 @@ class Bell:
         return True
 
 
-class Pulse:
-    """Wakes all that wait, so that each looks at its condition again."""
+class Flag:
+    """What `threading.Event` is."""
 
-    __slots__ = ("_bells",)
+    __slots__ = ("_bells", "_is_set")
 
     def __init__(self) -> None:
         self._bells: dict[int, Bell] = {}
-
-    def ring(self) -> None:
-        """Wake them all."""
-        if self._bells:
-            for bell in snapshot(self._bells.values()):
-                bell.ring()
-
-    def wait(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait until `condition()` is true, `timeout_s` at most (None: without a limit); whether it is."""
-        if condition():
-            return True
-        if timeout_s is not None and timeout_s <= 0:
-            return False
-        bell = Bell()
-        self._bells[id(bell)] = bell
-        try:
-            return bell.wait(condition, timeout_s)
-        finally:
-            self._bells.pop(id(bell), None)
-
-
-class Flag(Pulse):
-    """What `threading.Event` is."""
-
-    __slots__ = ("_is_set",)
-
-    def __init__(self) -> None:
-        super().__init__()
         self._is_set = False
 
     def is_set(self) -> bool:
@@ -149,7 +121,8 @@ class Flag(Pulse):
     def set(self) -> None:
         """Set it, and wake those that wait for it."""
         self._is_set = True
-        self.ring()
+        for bell in snapshot(self._bells.values()):
+            bell.ring()
 
     def clear(self) -> None:
         """Unset it."""
@@ -157,4 +130,11 @@ class Flag(Pulse):
 
     def wait_s(self, timeout_s: float | None) -> bool:
         """Wait until it is set; whether it is."""
-        return self.wait(self.is_set, timeout_s)
+        if self._is_set or (timeout_s is not None and timeout_s <= 0):
+            return self._is_set
+        bell = Bell()
+        self._bells[id(bell)] = bell
+        try:
+            return bell.wait(self.is_set, timeout_s)
+        finally:
+            self._bells.pop(id(bell), None)

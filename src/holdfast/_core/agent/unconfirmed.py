@@ -25,39 +25,27 @@ __all__ = ["Unconfirmed"]
 
 
 class _Release:
-    """One that is under way. Those that wait for its end do so as for a turn."""
+    """One that is under way, and, for those that wait for its end, a turn."""
 
-    __slots__ = ("bells", "record", "over")
+    __slots__ = ("bells", "over", "record")
 
     def __init__(self, record: LeaseRecord) -> None:
         self.record = record
         self.over = False
         self.bells: list[Callable[[], None]] = []
 
+    def is_called(self) -> bool:
+        return self.over
+
+    def _add(self, bell: Callable[[], None]) -> None:
+        self.bells.append(bell)
+
+    bell = property(None, _add)
+
     def end(self) -> None:
         self.over = True
         for bell in self.bells:
             bell()
-
-
-class _Behind:
-    """What `AwaitTurn` waits for: the end of a release."""
-
-    __slots__ = ("_release",)
-
-    def __init__(self, release: _Release) -> None:
-        self._release = release
-
-    @property
-    def bell(self) -> None:
-        return None
-
-    @bell.setter
-    def bell(self, bell: Callable[[], None]) -> None:
-        self._release.bells.append(bell)
-
-    def is_called(self) -> bool:
-        return self._release.over
 
 
 class Unconfirmed:
@@ -119,7 +107,7 @@ class Unconfirmed:
             elif not released(reply):
                 await confirm(record, reply, None)
             if before is not None and not before.over:
-                await AwaitTurn(_Behind(before), self._patience_s)
+                await AwaitTurn(before, self._patience_s)
         finally:
             if self.latest.get(key) is release:
                 self.latest.pop(key, None)
@@ -140,4 +128,4 @@ class Unconfirmed:
     async def settled(self, release: _Release, patience_s: float) -> None:
         """Wait for its answer."""
         if not release.over:
-            await AwaitTurn(_Behind(release), patience_s)
+            await AwaitTurn(release, patience_s)
