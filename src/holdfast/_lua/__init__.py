@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from functools import cached_property
+from collections.abc import Iterator
 from typing import Any
 
 __all__ = ["PARTS", "SCRIPTS", "Script", "load"]
@@ -25,26 +25,16 @@ _INCLUDE = re.compile(r"^-- #include (\w+)\n", re.MULTILINE)
 
 
 class Script:
-    """A script's name, whole text (of its file, if none is given) and SHA-1, the name that a server knows it by."""
+    """A script's name, whole text and SHA-1, the name that a server knows it by."""
 
-    def __init__(self, name: str, text: str | None = None) -> None:
+    __slots__ = ("head", "name", "sha", "text")
+
+    def __init__(self, name: str, text: str) -> None:
         self.name = name
-        if text is not None:
-            self.text = text
-
-    @cached_property
-    def text(self) -> str:
-        return _whole(self.name)
-
-    @cached_property
-    def sha(self) -> str:
-        digest: str = sha1(self.text.encode()).hexdigest()
-        return digest
-
-    @cached_property
-    def head(self) -> bytes:
-        """What every EVALSHA of this script starts with after its argument count."""
-        return b"$7\r\nEVALSHA\r\n$40\r\n" + self.sha.encode() + b"\r\n"
+        self.text = text
+        self.sha = sha1(text.encode()).hexdigest()
+        #: What every EVALSHA of this script starts with after its argument count.
+        self.head = b"$7\r\nEVALSHA\r\n$40\r\n" + self.sha.encode() + b"\r\n"
 
     def __repr__(self) -> str:
         return f"Script({self.name!r}, {self.sha[:8]}…)"
@@ -72,8 +62,44 @@ _TEXTS = {stem: _text_of_file(stem) for stem in _stems()}
 PARTS = frozenset(stem for stem, text in _TEXTS.items() if text.startswith("-- Part: "))
 
 
-def _whole(stem: str) -> str:
-    return _INCLUDE.sub(lambda found: _whole(found[1]), _TEXTS[stem])
+def load(name: str) -> Script:
+    """Read `name`.lua and what it includes."""
+
+    def text_of(stem: str) -> str:
+        return _INCLUDE.sub(lambda found: text_of(found[1]), _TEXTS[stem])
+
+    return Script(name, text_of(name))
 
 
-SCRIPTS = {stem: Script(stem) for stem in _TEXTS if stem not in PARTS}
+class _Scripts(dict[str, Script]):
+    """Reads what is asked for; asking which there are reads them all."""
+
+    def __missing__(self, name: str) -> Script:
+        if name in PARTS or name not in _TEXTS:
+            raise KeyError(name)
+        script = self[name] = load(name)
+        return script
+
+    def _all(self) -> dict[str, Script]:
+        return {stem: self[stem] for stem in _TEXTS if stem not in PARTS}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._all()
+
+    def keys(self) -> Any:
+        return self._all().keys()
+
+    def values(self) -> Any:
+        return self._all().values()
+
+    def items(self) -> Any:
+        return self._all().items()
+
+
+SCRIPTS: dict[str, Script] = _Scripts()
