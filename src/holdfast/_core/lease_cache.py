@@ -164,6 +164,11 @@ class CachedLease(Tenure):
         except RequestFailed:
             pass  # it goes on in the background, until the ttl ends it
 
+    async def _give_back(self, token: str) -> None:
+        """Release what that acquire has taken, if it has, and did not begin. For who finds it among what asks."""
+        if self.was_taken(token):
+            await self.give_up()
+
     def look(self, now: float) -> float | None:
         """Do what is due. Returns when to look again; None: not at all."""
         idle = self.holder
