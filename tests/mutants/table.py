@@ -1225,7 +1225,7 @@ QUORUM: tuple[Mutant, ...] = tuple(
         (
             "a vote that comes too late is kept",
             REDLOCK,
-            "            if self.over:\n                return self.back_at(index)\n",
+            "            if self.over:\n                return self.back(index)\n",
             "",
         ),
     )

@@ -38,7 +38,6 @@ __all__ = ["Quorum", "QuorumFailed", "acquire", "give_back", "inspect", "release
 
 #: A proposed fencing token is so far ahead of the fastest member's clock: more than a round trip varies.
 _HINT_SLACK_US = 1_000
-_FOR_EVER_MS = 1 << 62
 #: What kinds of votes there are, beside that a token was given back before.
 _GRANTED, _TAKEN, _RESTARTED, _NO_MASTER = 1, 0, -2, -3
 
@@ -227,10 +226,6 @@ def _release_args(quorum: Quorum, keys: LockKeys, token: str, *, tombstone: bool
 Voted: TypeAlias = "Vote | RequestFailed | None"
 
 
-def _voted(answer: Answer) -> Voted:
-    return vote_of(answer) if isinstance(answer, list) else answer
-
-
 def _problem(name: str, answer: Voted) -> str:
     if answer is None:
         return f"{name}: no answer in time"
@@ -308,7 +303,7 @@ class _Round:
         if vote.kind == _GRANTED:
             self.latecomers.add(index)
             if self.over:
-                return self.back_at(index)
+                return self.back(index)
         self.owed.discard(index)
         return None
 
@@ -325,7 +320,8 @@ class _Round:
         calls = [Call("quorum_acquire", vote_keys, args, request_timeout_s, at) for at, args in enumerate(args_of)]
         unchecked, quorum.unchecked = quorum.unchecked, False
         enough = (lambda answers: None not in answers) if unchecked else self._enough
-        self.answers = answers = [*map(_voted, await _ask(calls, request_timeout_s, enough, self._late))]
+        found = await _ask(calls, request_timeout_s, enough, self._late)
+        self.answers = answers = [vote_of(answer) if isinstance(answer, list) else answer for answer in found]
         fences: list[int] = []
         for index, answer in enumerate(answers):
             if answer is None:
@@ -361,14 +357,10 @@ class _Round:
 
         return fence if enough(await _ask(calls, request_timeout_s, enough)) else None
 
-    async def back(self) -> None:
-        """Give back wherever we may be held: those that voted answer at once, the others are owed."""
-        granted = self.granted()
-        await _release_all(self.quorum, self.keys, self.token, self.ttl_ms, granted, self.owed)
-
-    async def back_at(self, index: int) -> None:
-        """Give back at one member whose vote came too late."""
-        await _release_all(self.quorum, self.keys, self.token, self.ttl_ms, [index], {index})
+    async def back(self, late: int | None = None) -> None:
+        """Give back where we may be held, or only at a member whose vote came `late`: what does not answer is owed."""
+        granted, unsure = (self.granted(), self.owed) if late is None else ([late], {late})
+        await _release_all(self.quorum, self.keys, self.token, self.ttl_ms, granted, unsure)
 
 
 async def _release_all(
@@ -423,11 +415,6 @@ def _counted(answers: Sequence[Answer]) -> tuple[int, int]:
     """How many members have done it, and how many say that it is not held there."""
     numbers = [answer for answer in answers if type(answer) is int]
     return sum(number > 0 for number in numbers), numbers.count(0)
-
-
-def _round_token(token: str, number: int) -> str:
-    client, owner, sequence = token.split(":")
-    return token if number == 1 else f"{client}:{owner}~{number}:{sequence}"
 
 
 async def acquire(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, timeout_s: float | None) -> Grant | Busy:
@@ -489,14 +476,16 @@ class _Tries:
         """Ask all members once; returns what was granted, or the round when it was given back."""
         self._number += 1
         quorum, settings = self._quorum, self._quorum.settings
-        this = _Round(quorum, self._keys, _round_token(self._token, self._number), self._ttl_ms)
+        token = self._token
+        if self._number > 1:
+            client, owner, sequence = token.split(":")
+            token = f"{client}:{owner}~{self._number}:{sequence}"
+            quorum.begins_round(self._token, token, self.now, self.now + self._ttl_ms / 1000 + settings.retry_limit_s)
+        this = _Round(quorum, self._keys, token, self._ttl_ms)
         request_timeout_s = quorum.request_timeout_s(self._ttl_ms)
         if self._give_up_at is not None and self._waits:
             request_timeout_s = min(request_timeout_s, self._give_up_at - self.now)
             request_timeout_s = max(settings.member_patience_min_s, request_timeout_s)
-        if self._number > 1:
-            until = self.now + self._ttl_ms / 1000 + settings.retry_limit_s
-            quorum.begins_round(self._token, this.token, self.now, until)
         try:
             fence = await this.ask(request_timeout_s)
             self.now = await Now()
@@ -654,9 +643,8 @@ async def inspect(quorum: Quorum, keys: LockKeys) -> LockSeen:
     for holder, remaining in _times_by_holder(heard).items():
         if holder and len(remaining) >= quorum.need:
             # The majority lasts as long as the need-th longest of its members.
-            longest = sorted((ms if ms >= 0 else _FOR_EVER_MS for ms in remaining), reverse=True)
-            lasts_ms = longest[quorum.need - 1]
-            return LockSeen(holder, -1 if lasts_ms == _FOR_EVER_MS else lasts_ms, fence, 0)
+            longest = sorted(remaining, key=lambda ms: ms if ms >= 0 else float("inf"), reverse=True)
+            return LockSeen(holder, longest[quorum.need - 1], fence, 0)
     return LockSeen("", -2, fence, 0)
 
 
