@@ -1463,10 +1463,10 @@ CIRCLES: tuple[Mutant, ...] = tuple(
         (
             "a waiter does not say what it holds",
             DETECTING,
-            "held, where = tuple(self._held(token)), ",
+            "held, where = tuple(self.held(token)), ",
             "held, where = (), ",
         ),
-        ("one that does not look says nothing", NOTING, "held = self._held(acquisition.token)", "held = ()"),
+        ("one that does not look says nothing", NOTING, "held = self.held(acquisition.token)", "held = ()"),
         ("a note is gone at once", NOTING, "int(every_s * 3000) + 10_000", "1"),
         ("a note is of another waiter", NOTING, "note_key(namespace, acquisition.token)", 'note_key(namespace, "")'),
         ("one that waits is stuck", DEADLOCKS, "if len(edges) == len(stuck):", "if True:"),

@@ -7,10 +7,9 @@ that spawns a give-back on its way out does so ("coroutine ignored GeneratorExit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast._core.effects import Effect, Protocol, Spawn
+from holdfast._core.effects import Protocol, Spawn
 
 __all__ = ["abandon"]
 
@@ -22,8 +21,8 @@ class Abandoned(BaseException):
     """Thrown into a protocol that is not driven any further."""
 
 
-def abandon(protocol: Protocol[Any], at_once: Mapping[type[Effect[Any]], Callable[[Any], Any]] | None = None) -> None:
-    """Abandon a protocol; never raises. `at_once`: what can be done without waiting; else it spawns nothing."""
+def abandon(protocol: Protocol[Any]) -> None:
+    """Abandon a protocol; never raises. Nothing that it spawns begins."""
     if getattr(protocol, "cr_frame", None) is None or getattr(protocol, "cr_running", False):
         return  # it has ended; or a thread of the parent ran it when the process was forked
     if getattr(protocol, "cr_suspended", True) is False:
@@ -32,13 +31,8 @@ def abandon(protocol: Protocol[Any], at_once: Mapping[type[Effect[Any]], Callabl
     for _ in range(_TOLD_MAX):
         try:
             effect = protocol.throw(Abandoned())
-            while True:
-                if at_once is not None and type(effect) in at_once:
-                    effect = protocol.send(at_once[type(effect)](effect))
-                elif isinstance(effect, Spawn):
-                    effect.protocol.close()  # it has not begun
-                    effect = protocol.send(None)
-                else:
-                    break
+            while isinstance(effect, Spawn):
+                effect.protocol.close()
+                effect = protocol.send(None)
         except BaseException:
             return

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast._core.effects import Answer, Call, Effect, Reply
 from holdfast._core.failure import RequestFailed
@@ -29,14 +29,11 @@ _KEYS_MAX_OF_ONE = 40
 _SCRIPTS = frozenset({"crash_renew", *(kind.extend for kind in KINDS if kind.extend)})
 
 
-class Batch:
+class Batch(NamedTuple):
     """A request, and the leases that it is for: by their positions in what `batches` was given."""
 
-    __slots__ = ("call", "members")
-
-    def __init__(self, call: Call, members: list[int]) -> None:
-        self.call = call
-        self.members = members
+    call: Call
+    members: list[int]
 
     def answers(self, reply: Reply | RequestFailed) -> list[Answer]:
         """The answer for each of `members`; None: it has to be asked for alone."""

@@ -8,12 +8,13 @@ grant, and again behind each extension, with the greatest ttl that anything was 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from holdfast._core.effects import Command, Protocol, Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import COUNT, DONE, MAYBE
+from holdfast._core.waiting import once_more
 
 __all__ = ["PATIENCE_S", "annotate", "beginning_of", "introduce", "look_up"]
 
@@ -61,19 +62,14 @@ async def look_up(key: str, patience_s: float = PATIENCE_S) -> bytes | None:
         return None
 
 
-async def beginning_of(
-    key: str,
-    most: int,
-    request_timeout_s: float,
-    perform: Callable[[Command], Awaitable[Reply]] = lambda request: request,
-) -> bytes | None:
+async def beginning_of(key: str, most: int, request_timeout_s: float) -> bytes | None:
     """Read up to `most` bytes of what stands there; all of it where the user may not read a part. None for nothing.
 
-    `perform`: for requests that are repeated. Raises `RequestFailed`.
+    Raises `RequestFailed`.
     """
 
-    def ask(*args: str | int) -> Awaitable[Reply]:
-        return perform(Command(args, request_timeout_s, key=key, fits=MAYBE))
+    def ask(*args: str | int) -> Protocol[Reply]:
+        return once_more(Command(args, request_timeout_s, key=key, fits=MAYBE))
 
     try:
         found = await ask("GETRANGE", key, 0, most - 1)

@@ -219,30 +219,19 @@ class Detector:
         return known
 
 
-class Check:
+class Check(NamedTuple):
     """What one waiter does about deadlocks: it looks every `every_s` while it waits.
 
     `claim`: makes the token of a claim. `held`: the tokens of what its party holds that do not say so. `where` in
     the code it waits. `error`: what is raised.
     """
 
-    __slots__ = ("_claim", "_detector", "_error", "_held", "_where", "every_s")
-
-    def __init__(
-        self,
-        detector: Detector,
-        every_s: float,
-        claim: Callable[[], str],
-        held: Callable[[str], Iterable[str]],
-        where: Callable[[str], str],
-        error: Callable[[Found], Exception],
-    ) -> None:
-        self._detector = detector
-        self.every_s = every_s
-        self._claim = claim
-        self._held = held
-        self._where = where
-        self._error = error
+    detector: Detector
+    every_s: float
+    claim: Callable[[], str]
+    held: Callable[[str], Iterable[str]]
+    where: Callable[[str], str]
+    error: Callable[[Found], Exception]
 
     async def look(
         self, acquisition: Acquisition, timeout_s: float | None, until: float | None
@@ -263,14 +252,14 @@ class Check:
 
     async def _look(self, acquisition: Acquisition, timeout_s: float | None, waiter: _Waiter) -> bool:
         """Look for a deadlock, and raise if there is one; False if that could not be decided."""
-        detector, token = self._detector, acquisition.token
-        held, where = tuple(self._held(token)), self._where(token)
+        detector, token = self.detector, acquisition.token
+        held, where = tuple(self.held(token)), self.where(token)
         await leave_note(acquisition, detector.namespace, timeout_s, held, where, self.every_s)
         first = await detector.seen(waiter)
         if not await detector.suspected(token, first):
             return True
         keys = lock_keys(detector.namespace, "deadlock").part("claim")
-        claim = LockAcquisition(keys, self._claim(), _CLAIM_MS, detector.settings)
+        claim = LockAcquisition(keys, self.claim(), _CLAIM_MS, detector.settings)
         free = decided = False
         circle: tuple[Step, ...] = ()
         try:
@@ -296,4 +285,4 @@ class Check:
         finally:
             if not (free or decided):
                 await Spawn(claim.give_back())
-        raise self._error(await detector.explained(circle))
+        raise self.error(await detector.explained(circle))

@@ -172,15 +172,13 @@ class RequestFailed(Exception):
             of_scripts = "eval" in self.message.lower() or "script" in self.message.lower()
             refused = ScriptRefused if of_scripts and not _DENIED_INSIDE.search(self.message) else ServerError
             return refused(self.node, self.kind, self.message, out, about)
-        return ServerError(self.node, self.kind, self.message, self.way_out or self._known_way_out(), about)
+        known = _FOREIGN if self.lacks_command else _way_out(self.kind, self.request)
+        return ServerError(self.node, self.kind, self.message, self.way_out or known, about)
 
     def denied(self) -> str | None:
         """The right that the user lacks, in words; None where it is not that, or not known which."""
         right = missing(self.message, self.request) if self.kind == "NOPERM" else None
         return None if right is None else f"no permission: the user needs {right}; {_RIGHTS}"
-
-    def _known_way_out(self) -> str | None:
-        return _FOREIGN if self.lacks_command else _way_out(self.kind, self.request)
 
     def again(self, *, maybe_executed: bool) -> RequestFailed:
         """The same for another request."""

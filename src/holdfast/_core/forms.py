@@ -27,18 +27,9 @@ def forms(*known: Form) -> Fits:
 
 
 def granting(*others: Form) -> Fits:
-    """Granted with a fencing token (first, since it is the most frequent case), busy, buried, or one of `others`."""
-    rest = forms((0, I, B, I, I), (-1,), *others)
-
-    def fits(reply: Any) -> bool:
-        if type(reply) is list and len(reply) == 2:
-            first, fence = reply
-            if type(fence) is int and fence > 0 and first == 1 and type(first) is int:
-                return True
-            return first != 1 and rest(reply)
-        return rest(reply)
-
-    return fits
+    """Granted with a fencing token, busy, buried, or one of `others`."""
+    fits = forms((1, I), (0, I, B, I, I), (-1,), *others)
+    return lambda reply: fits(reply) and (reply[0] != 1 or reply[1] > 0)
 
 
 def row(*known: list[type]) -> Fits:

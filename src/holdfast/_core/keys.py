@@ -116,9 +116,7 @@ def _beside(name: str) -> str:
     Another one for every name, and always in the slot of `name`: that is the slot of what stands between the first "{"
     and the first "}" behind it, when that is not empty, and else of the whole name.
     """
-    opened = name.find("{")
-    closed = name.find("}", opened + 1) if opened >= 0 else -1
-    if opened >= 0 and closed > opened + 1:
+    if _hashed(name) != name:
         return f"{name}%"  # it has a hash tag of its own
     if "}" not in name:
         return f"{{{name}}}"

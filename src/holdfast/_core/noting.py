@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from holdfast._core.effects import Command, Wake
 from holdfast._core.failure import RequestFailed
@@ -48,29 +49,28 @@ def note_parts(note: bytes | None) -> tuple[float | None, list[str], str]:
     return float(words[0]) if _TIMEOUT.fullmatch(words[0]) else None, words[1].split(), words[2]
 
 
-class Witness:
+class Witness(NamedTuple):
     """What all waiters of a client do that do not look for deadlocks themselves: they say what they hold."""
 
-    __slots__ = ("_held", "_namespace", "_where", "every_s")
+    namespace: str
+    settings: Settings
+    held: Callable[[str], Sequence[str]]
+    where: Callable[[str], str]
 
-    def __init__(
-        self, namespace: str, settings: Settings, held: Callable[[str], Sequence[str]], where: Callable[[str], str]
-    ) -> None:
-        self._namespace = namespace
-        #: How long one waits before it looks.
-        self.every_s = settings.note_s
-        self._held = held
-        self._where = where
+    @property
+    def every_s(self) -> float:
+        """How long one waits before it looks."""
+        return self.settings.note_s
 
     async def look(
         self, acquisition: Acquisition, timeout_s: float | None, until: float | None
     ) -> tuple[Wake | None, float]:
         """Say what is held. As `Check.look`: what has woken the waiter, and for how long not to look again, s."""
         again_s = self.every_s * 10
-        held = self._held(acquisition.token)
+        held = self.held(acquisition.token)
         if held:
             try:
-                await leave_note(acquisition, self._namespace, timeout_s, held, self._where(acquisition.token), again_s)
+                await leave_note(acquisition, self.namespace, timeout_s, held, self.where(acquisition.token), again_s)
             except RequestFailed:
                 pass  # it is only to be looked at
         return None, again_s

@@ -133,7 +133,7 @@ def _is(value: Reply, token: str) -> bool:
 
 async def _holder(keys: LockKeys, request_timeout_s: float) -> str:
     """Return what the lock's key holds, or "". Cut to the length of a token: others may store any size."""
-    value = await beginning_of(keys.lock, TOKEN_MAX, request_timeout_s, once_more)
+    value = await beginning_of(keys.lock, TOKEN_MAX, request_timeout_s)
     return "" if value is None else _text(value[:TOKEN_MAX])
 
 

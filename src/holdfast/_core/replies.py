@@ -10,7 +10,7 @@ asks for it.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast._core.effects import Reply, Wake
 from holdfast._core.failure import RequestFailed
@@ -50,8 +50,8 @@ _AGGREGATES = b"*%~>|"
 _NOTE = re.compile(rb".+ on .+, pid [0-9]+(: .*)?", re.DOTALL)
 
 
-def _is_digits(reply: Reply) -> bool:
-    return type(reply) is bytes and reply.isdigit() and len(reply) < 20
+def _is_digits(value: Any) -> bool:
+    return type(value) in (bytes, str) and value.isascii() and value.isdigit() and len(value) < 20
 
 
 _TO_1, _TOLD = number(0, 1), number(0, 2)
@@ -212,10 +212,6 @@ def text_of(value: bytes | str) -> str:
     return value.decode("utf-8", "replace") if type(value) is bytes else str(value)
 
 
-def _is_decimal(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 20
-
-
 def wake_of(reply: Reply, client_id: str) -> tuple[str, Wake] | None:
     """Parse a message of an inbox of that client: its token and what it says; None where it is not a message.
 
@@ -231,8 +227,8 @@ def wake_of(reply: Reply, client_id: str) -> tuple[str, Wake] | None:
     if kind in (Wake.BREAK, Wake.WANT, Wake.YIELD):
         return token, Wake(kind, text=text)
     fence, _, claim_ms = text.partition(" ")
-    if kind == Wake.GRANT and _is_decimal(fence):
-        return token, Wake(Wake.GRANT, int(fence), int(claim_ms) if _is_decimal(claim_ms) else 0)
+    if kind == Wake.GRANT and _is_digits(fence):
+        return token, Wake(Wake.GRANT, int(fence), int(claim_ms) if _is_digits(claim_ms) else 0)
     return token, Wake(Wake.ASK)
 
 
