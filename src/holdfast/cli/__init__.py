@@ -1,7 +1,7 @@
 """The command line: `holdfast run`, `status`, `list`, `break`, `doctor`, …
 
-One file a command, each imported only when it is asked for: `holdfast run` stands in front of cron jobs and starts
-fast. Nothing here ends in a traceback unless HOLDFAST_TRACEBACK is set; what a status means is in `exits`.
+One file a command or two, each imported only when it is asked for: `holdfast run` stands in front of cron jobs and
+starts fast. Nothing here ends in a traceback unless HOLDFAST_TRACEBACK is set; what a status means is in `exits`.
 """
 
 from __future__ import annotations
@@ -57,8 +57,12 @@ environment:
 """
 
 _COMMANDS = ("run", "elect", "status", "list", "deadlocks", "top", "watch", "web", "break", "ask", "doctor", "lab")
-#: Commands whose file and function are called otherwise: `break` is no name that Python can import.
-_ELSEWHERE = {"break": ("breaking", "main_of_break"), "ask": ("breaking", "main_of_ask")}
+#: Commands whose file and function are called otherwise.
+_ELSEWHERE = {
+    "elect": ("run", "main_of_elect"),
+    "break": ("breaking", "main_of_break"),
+    "ask": ("breaking", "main_of_ask"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_report_options, connected, duration
 from holdfast.cli.report import clean, emit_json, say, stamp
+from holdfast.cli.table import person
 from holdfast.errors import quoted
-from holdfast.web.view import KINDS, person
+from holdfast.web.view import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

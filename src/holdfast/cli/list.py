@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_report_options, connected
 from holdfast.cli.report import emit_json
-from holdfast.cli.table import named, row, span, sums, table, width_of_output
-from holdfast.web.view import person
+from holdfast.cli.table import named, person, row, span, sums, table, width_of_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import unicodedata
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.report import clean
 from holdfast.web.view import label
@@ -13,7 +13,7 @@ from holdfast.web.view import label
 if TYPE_CHECKING:
     from holdfast import Holder, Listed, Waiter
 
-__all__ = ["fitted", "hold_s", "named", "noted", "row", "span", "sums", "table", "waiters", "width_of_output"]
+__all__ = ["fitted", "hold_s", "named", "noted", "person", "row", "span", "sums", "table", "waiters", "width_of_output"]
 
 #: No column is cut below this.
 _LEAST = 12
@@ -103,6 +103,12 @@ _CELLS: dict[str, Callable[[Listed, Holder | None], str | None]] = {
     "WAITERS": lambda found, _: str(found.waiters),
     "OLDEST": lambda found, _: span(found.queue[0].age_s) if found.queue else None,
 }
+
+
+def person(one: Holder | Waiter) -> dict[str, Any]:
+    """Return by which facts a program tells who it is."""
+    who = {"token": one.token, "host": one.host, "pid": one.pid, "program": one.program}
+    return {**who, "note": one.note} if hasattr(one, "note") else who
 
 
 def noted(holder: Holder, who: str) -> str:

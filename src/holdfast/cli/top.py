@@ -25,9 +25,9 @@ from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_report_options, connected, duration
 from holdfast.cli.report import clean, emit_json
 from holdfast.cli.signals import ENDING, JOBS, Signals
-from holdfast.cli.table import fitted, hold_s, row, sums, table, width_of_output
+from holdfast.cli.table import fitted, hold_s, person, row, sums, table, width_of_output
 from holdfast.web.rates import Rates
-from holdfast.web.view import id_of, person
+from holdfast.web.view import id_of
 
 if TYPE_CHECKING:
     from holdfast import Client, Listed
@@ -102,7 +102,8 @@ class _Looks:
         for which, each in found.items():
             seen = 0 if self._before is None else Change.grants(self._before.get(which), each)
             self._rates.saw(which, each, seen)
-            self._rates.forget(each.seen_at.timestamp())
+        if found:
+            self._rates.forget(max(each.seen_at for each in found.values()).timestamp())
         self._before = found
         return [Top(each, hold_s(each), *self._rates.of(which)) for which, each in found.items()]
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_report_options, client_options, duration
 from holdfast.cli.report import JSON_VERSION, clean, json_line, say
-from holdfast.cli.table import named
-from holdfast.web.view import person
+from holdfast.cli.table import named, person
 
 if TYPE_CHECKING:
     from holdfast import Change
