@@ -96,7 +96,7 @@ def application(poller: Poller, hosts: frozenset[str], stopping: asyncio.Event, 
         *([Route("/api/break", take_away, methods=["POST"])] if token else []),
         *(Route(f"/{path.name}", _file(path)) for path in sorted(_STATIC.iterdir()) if path.suffix in _TYPES),
     ]
-    return _Guard(Starlette(routes=routes), hosts)
+    return _guarded(Starlette(routes=routes), hosts)
 
 
 async def _events(poller: Poller, streams: asyncio.Semaphore, stopping: asyncio.Event) -> AsyncIterator[bytes]:
@@ -159,28 +159,22 @@ def _language(wanted: str) -> str:
     return next((language for _, _, language in sorted(found) if language in ("en", "zh")), "en").replace("zh", "zh-CN")
 
 
-class _Guard:
-    """Refuses what names another host, and adds the headers that keep a page to itself."""
+def _guarded(app: ASGIApp, hosts: frozenset[str]) -> ASGIApp:
+    """Refuse what names another host, and add the headers that keep a page to itself."""
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
-        self._app = app
-        self._hosts = hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        given = [value for name, value in scope["headers"] if name == b"host"]
-        if len(given) != 1 or not _is_ours(given[0].decode("latin-1"), self._hosts):
-            await PlainTextResponse("this is not a name of mine (see --allow-host)", 421)(scope, receive, send)
-            return
-
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] += [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
             await send(message)
 
-        await self._app(scope, receive, with_headers)
+        given = [value for name, value in scope["headers"] if name == b"host"]
+        if len(given) != 1 or not _is_ours(given[0].decode("latin-1"), hosts):
+            await PlainTextResponse("this is not a name of mine (see --allow-host)", 421)(scope, receive, send)
+        else:
+            await app(scope, receive, with_headers)
+
+    return guarded
 
 
 def _is_ours(host: str, hosts: frozenset[str]) -> bool:

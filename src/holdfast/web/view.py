@@ -11,19 +11,7 @@ from typing import Any
 from holdfast import Change, Deadlock, Holder, Listed, Waiter
 from holdfast.web.rates import Rate
 
-__all__ = [
-    "KINDS",
-    "change_of",
-    "deadlock_of",
-    "detail_of",
-    "id_by",
-    "id_of",
-    "label",
-    "metrics",
-    "ms",
-    "person",
-    "row_of",
-]
+__all__ = ["KINDS", "change_of", "deadlock_of", "detail_of", "id_by", "id_of", "label", "metrics", "ms", "row_of"]
 
 KINDS = ("lock", "rwlock", "multilock", "semaphore", "election")
 
@@ -83,22 +71,20 @@ def detail_of(seen: Listed, rate: Rate, history: Iterable[dict[str, Any]]) -> di
         **row_of(seen, rate),
         "holders": [
             {
-                **person(each),
-                "who": label(each),
+                **_who(each),
+                "note": each.note,
                 "since": None if each.since is None else ms(each.since),
                 "until": None if each.remaining_s is None else now + round(each.remaining_s * 1000),
             }
             for each in seen.holders
         ],
-        "queue": [{**person(each), "who": label(each), "since": now - round(each.age_s * 1000)} for each in seen.queue],
+        "queue": [{**_who(each), "since": now - round(each.age_s * 1000)} for each in seen.queue],
         "history": list(history),
     }
 
 
-def person(one: Holder | Waiter) -> dict[str, Any]:
-    """Return by which facts a program tells who it is."""
-    who = {"token": one.token, "host": one.host, "pid": one.pid, "program": one.program}
-    return {**who, "note": one.note} if isinstance(one, Holder) else who
+def _who(one: Holder | Waiter) -> dict[str, Any]:
+    return {"who": label(one), "token": one.token, "host": one.host, "pid": one.pid, "program": one.program}
 
 
 def change_of(change: Change) -> dict[str, Any]:
