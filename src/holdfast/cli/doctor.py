@@ -48,9 +48,14 @@ Acquires and releases a lock of its own in the given namespace, and changes noth
 exit status: 0 usable (but read the warnings)  78 do not keep locks on it
   64 usage  69 server not available  77 access refused"""
 
-#: Weights, heaviest first, with the mark shown for each.
-_MARKS = {"fatal": "NO", "danger": "!!", "warning": "! ", "note": "- ", "ok": "ok"}
-
+#: Weights, heaviest first: the mark, its colour, and what to say of a place where nothing is heavier.
+_WEIGHTS = {
+    "fatal": ("NO", "31;1", "cannot be used for locks"),
+    "danger": ("!!", "31", "can be used, but two holders at once are possible"),
+    "warning": ("! ", "33", "can be used, with the limits below"),
+    "note": ("- ", "", "can be used"),
+    "ok": ("ok", "32", "can be used"),
+}
 
 #: What errors advise, and this command is.
 _ADVICE = re.compile(
@@ -88,12 +93,11 @@ def main(words: list[str]) -> int:
             error.args = tuple(_ADVICE.sub("", each) if isinstance(each, str) else each for each in error.args)
             raise
     findings = examine_all(found)
-    usable = all(finding.weight != "fatal" for finding in findings)
     if options.json:
-        _print_json(found, findings, usable)
+        _print_json(found, findings)
     else:
-        _print(found, findings, usable)
-    if usable:
+        _print(found, findings)
+    if _is_usable(findings):
         return exits.OK
     refused = found.trial_error is not None and exits.status_of(found.trial_error) == exits.REFUSED
     return exits.REFUSED if refused else exits.UNUSABLE
@@ -367,7 +371,7 @@ def examine(facts: Facts) -> list[Finding]:
 
 
 def examine_all(found: Survey) -> list[Finding]:
-    """All findings, heaviest first; what several servers share is said once."""
+    """All findings, heaviest first, one at least; what several servers share is said once."""
     findings = [finding for check in _PLACE_CHECKS for finding in check(found)]
     of: dict[Finding, list[str]] = {}
     for facts in found.servers:
@@ -383,7 +387,7 @@ def examine_all(found: Survey) -> list[Finding]:
 
 
 def _by_weight(findings: Iterable[Finding]) -> list[Finding]:
-    weights = list(_MARKS)
+    weights = list(_WEIGHTS)
     return sorted(findings, key=lambda finding: weights.index(finding.weight))
 
 
@@ -406,42 +410,37 @@ def _here(found: Survey) -> list[str]:
     return [f"{how}.", *sorted(said)]
 
 
-def _verdict(findings: list[Finding], usable: bool) -> str:
-    if not usable:
-        return "cannot be used for locks"
-    if any(finding.weight == "danger" for finding in findings):
-        return "can be used, but two holders at once are possible"
-    if any(finding.weight == "warning" for finding in findings):
-        return "can be used, with the limits below"
-    return "can be used"
+def _is_usable(findings: list[Finding]) -> bool:
+    return findings[0].weight != "fatal"
 
 
-def _print(found: Survey, findings: list[Finding], usable: bool) -> None:
-    colours = (
-        {"fatal": "31;1", "danger": "31", "warning": "33", "ok": "32"}
-        if sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        else {}
-    )
-    lines = [f"{found.place} {_verdict(findings, usable)}", ""]
+def _verdict(findings: list[Finding]) -> str:
+    return _WEIGHTS[findings[0].weight][2]
+
+
+def _print(found: Survey, findings: list[Finding]) -> None:
+    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    lines = [f"{found.place} {_verdict(findings)}", ""]
     for finding in findings:
-        mark = _MARKS[finding.weight]
-        if finding.weight in colours:
-            mark = f"\x1b[{colours[finding.weight]}m{mark}\x1b[0m"
+        mark, colour, _ = _WEIGHTS[finding.weight]
+        if coloured and colour:
+            mark = f"\x1b[{colour}m{mark}\x1b[0m"
         where = f"{', '.join(finding.servers)}: " if finding.servers else ""
         lines.append(f"{mark} {finding.check:<12} {clean(where + finding.what)}")
         if finding.do is not None:
             lines.append(f"   {'':<12} → {clean(finding.do)}")
-    if usable:
+    if _is_usable(findings):
         lines += ["", *map(clean, _here(found))]
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _print_json(found: Survey, findings: list[Finding], usable: bool) -> None:
+def _print_json(found: Survey, findings: list[Finding]) -> None:
+    usable = _is_usable(findings)
     emit_json(
         "doctor",
         {
             "usable": usable,
-            "verdict": _verdict(findings, usable),
+            "verdict": _verdict(findings),
             "place": found.place,
             "kind": found.kind,
             "servers": [

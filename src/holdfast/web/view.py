@@ -119,22 +119,21 @@ def metrics(seen: Iterable[Listed], up: bool, took_s: float, looks: int, grants:
         held[each.kind] += each.held > 0
         waiters[each.kind] += each.waiters
         oldest[each.kind] = max(oldest[each.kind], each.queue[0].age_s if each.queue else 0.0)
-    lines = [
-        *_metric("holdfast_web_up", "gauge", "Whether the last look at the server succeeded.", {"": int(up)}),
-        *_metric("holdfast_web_look_seconds", "gauge", "How long the last look took.", {"": round(took_s, 6)}),
-        *_metric("holdfast_web_looks_total", "counter", "Looks at the server.", {"": looks}),
-        *_metric("holdfast_web_grants_total", "counter", "Grants that were seen, at least.", {"": grants}),
-    ]
-    for name, help_text, values in (
-        ("holdfast_web_locks", "Locks that are held or waited for.", locks),
-        ("holdfast_web_held", "Locks that are held.", held),
-        ("holdfast_web_waiters", "Waiters in queues.", waiters),
-        ("holdfast_web_oldest_waiter_seconds", "How long the oldest waiter has waited.", oldest),
+
+    def by_kind(values: dict[str, float] | Counter[str]) -> dict[str, float]:
+        return {f'{{kind="{kind}"}}': values[kind] for kind in KINDS}
+
+    lines = []
+    for name, kind, help_text, values in (
+        ("up", "gauge", "Whether the last look at the server succeeded.", {"": int(up)}),
+        ("look_seconds", "gauge", "How long the last look took.", {"": round(took_s, 6)}),
+        ("looks_total", "counter", "Looks at the server.", {"": looks}),
+        ("grants_total", "counter", "Grants that were seen, at least.", {"": grants}),
+        ("locks", "gauge", "Locks that are held or waited for.", by_kind(locks)),
+        ("held", "gauge", "Locks that are held.", by_kind(held)),
+        ("waiters", "gauge", "Waiters in queues.", by_kind(waiters)),
+        ("oldest_waiter_seconds", "gauge", "How long the oldest waiter has waited.", by_kind(oldest)),
     ):
-        lines += _metric(name, "gauge", help_text, {f'{{kind="{kind}"}}': values[kind] for kind in KINDS})
+        lines += [f"# HELP holdfast_web_{name} {help_text}", f"# TYPE holdfast_web_{name} {kind}"]
+        lines += [f"holdfast_web_{name}{labels} {value}" for labels, value in values.items()]
     return "\n".join(lines) + "\n"
-
-
-def _metric(name: str, kind: str, help_text: str, values: dict[str, float]) -> list[str]:
-    head = [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
-    return head + [f"{name}{labels} {value}" for labels, value in values.items()]
