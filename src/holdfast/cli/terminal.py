@@ -37,13 +37,6 @@ class Terminal:
     def there(self) -> bool:
         return self._fd >= 0
 
-    def ours(self) -> bool:
-        """True if our group is in the foreground."""
-        try:
-            return self._fd >= 0 and os.tcgetpgrp(self._fd) == self._own
-        except OSError:
-            return False  # hung up
-
     def interactive(self) -> bool:
         """True if the command reads from and writes to a terminal."""
         return self._fd >= 0 and os.isatty(0) and os.isatty(1)
@@ -57,21 +50,24 @@ class Terminal:
 
     def give(self, group: int) -> bool:
         """Put the command into the foreground, if we are there."""
-        if not self.ours() or not self._set(group):
+        if self._foreground() != self._own or not self._set(group):
             return False
         self._given = group
         return True
 
     def take_back(self) -> bool:
         """Return to the foreground, if the command is there; whether it was."""
-        try:
-            had = self._given is not None and os.tcgetpgrp(self._fd) == self._given
-        except OSError:
-            had = False
+        had = self._given is not None and self._foreground() == self._given
         if had:
             self._set(self._own)
         self._given = None
         return had
+
+    def _foreground(self) -> int | None:
+        try:
+            return os.tcgetpgrp(self._fd)
+        except OSError:
+            return None  # there is no terminal, or it has hung up
 
     def _set(self, group: int) -> bool:
         try:
