@@ -32,25 +32,13 @@ class LeaseStack(Generic[W, L]):
         """Note that the owner has entered a block. `frame`: which one runs the `with`, if it is known."""
         self._leases.setdefault(owner, []).append((lease, frame))
 
-    def of(self, owner: W, frame: object = None) -> L:
-        """Return what `pop` would return. Callers that may be interrupted in `pop` ask before."""
-        own = self._leases.get(owner)
-        if own is not None and (own[-1][1] is frame or frame is None):
-            return own[-1][0]
-        owner, at = self._find(owner, frame)
-        return self._leases[owner][at][0]
-
     def pop(self, owner: W, frame: object = None) -> L:
         """Take the lease of a block that the owner leaves: that of `frame`, or else its innermost one.
 
         RuntimeError when it is ambiguous which lease that is.
         """
-        own = self._leases.get(owner)
-        if own is None or (own[-1][1] is not frame and frame is not None):
-            owner, at = self._find(owner, frame)
-            own = self._leases[owner]
-        else:
-            at = -1
+        owner, at = self._find(owner, frame)
+        own = self._leases[owner]
         lease, _ = own.pop(at)
         if not own:
             del self._leases[owner]
@@ -59,17 +47,16 @@ class LeaseStack(Generic[W, L]):
     def _find(self, owner: W, frame: object) -> tuple[W, int]:
         if frame is not None:
             for each in (owner, *tuple(self._leases)):
-                entries = self._leases.get(each, ())
-                for at in reversed(range(len(entries))):
-                    if entries[at][1] is frame:
+                for at, (_, entered_in) in reversed([*enumerate(self._leases.get(each, ()))]):
+                    if entered_in is frame:
                         return each, at
         return (owner if owner in self._leases else self._other()), -1
 
     def forget(self, lease: L) -> None:
         """Forget the lease, in any thread or task. Takes no lock: finalizers may call it."""
         for owner, entries in tuple(self._leases.items()):
-            for at in reversed(range(len(entries))):
-                if entries[at][0] is lease:
+            for at, (entered, _) in reversed([*enumerate(entries)]):
+                if entered is lease:
                     del entries[at]
                     if not entries:
                         self._leases.pop(owner, None)
