@@ -22,7 +22,8 @@ What is changed:
 
   `# sync: CODE` replaces the logical line below it (inside brackets: the line; several in a row are several lines of
   code), `# sync-add: CODE` only adds; that CODE stays as it is. `# sync-drop` leaves out the whole statement below, and
-  `# sync-say: OLD => NEW` changes words in the strings and comments of its file.
+  `# sync-say: OLD => NEW` changes words in the strings and comments of its file. `[...]` in OLD is any text,
+  and `# sync-say+: MORE` goes on with NEW.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def _tokens(source: str) -> list[tokenize.TokenInfo]:
 #: What is said here, what is said there, and where it was said.
 Saying = tuple[str, str, list[Position]]
 
-_DIRECTIVE = re.compile(r"( *)# sync(-add|-drop|-say)?(?:: ?(.*))?\n")
+_DIRECTIVE = re.compile(r"( *)# sync(-add|-drop|-say\+?)?(?:: ?(.*))?\n")
 
 
 def _follow_directives(source: str) -> tuple[str, list[Saying], set[int]]:
@@ -147,6 +148,10 @@ def _follow_directives(source: str) -> tuple[str, list[Saying], set[int]]:
             out.append(line)
             continue
         indent, kind, code = directive[1], directive[2], directive[3] or ""
+        if kind == "-say+":
+            old, new, _ = sayings.pop()
+            sayings.append((old, f"{new} {code}", []))
+            continue
         if kind == "-say":
             old, arrow, new = code.partition(" => ")
             if not arrow:
@@ -236,8 +241,8 @@ def _reworded(token: tokenize.TokenInfo, sayings: Sequence[Saying]) -> str:
     text = token.string
     before = set(re.split(r"\n *\n", text))
     for old, new, said in sayings:
-        pattern = r"\s+".join(map(re.escape, old.split()))
-        text, count = re.subn(pattern, lambda _, new=new: new, text)  # type: ignore[misc]
+        pattern = r"\s+".join(".*?" if word == "[...]" else re.escape(word) for word in old.split())
+        text, count = re.subn(pattern, lambda _, new=new: new, text, flags=re.DOTALL)  # type: ignore[misc]
         said += [token.start] * count
     paragraphs = re.split(r"(\n *\n)", text)
     for index, paragraph in enumerate(paragraphs):

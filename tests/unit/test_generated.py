@@ -87,6 +87,7 @@ def test_every_generated_file_says_so() -> None:
         ("# sync-drop\nif x:\n    y = 1\nz = 2\n", "z = 2\n"),
         ("try:\n    f()\n# sync-drop\nexcept A:\n    g()\nexcept B:\n    h()\n", "try:\n    f()\nexcept B:\n    h()\n"),
         ("# sync-say: cancel it => stop it\n'''Please cancel\n   it.'''\n", "'''Please stop it.'''\n"),
+        ("# sync-say: a, [...] d => e\n# sync-say+: f\n'''a, b\nc d, g'''\n", "'''e f, g'''\n"),
         (
             "def f(g: Callable[[], Awaitable[int]]) -> Coroutine[Any, Any, R]: ...\n",
             "def f(g: Callable[[], int]) -> R: ...\n",

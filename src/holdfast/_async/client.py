@@ -72,22 +72,11 @@ _POLL_LEAST_S = 0.01
 
 # What takes long to import is imported where it is needed: `holdfast run` stands in front of cron jobs.
 class Client:
-    # sync: """Makes locks on one server (or Sentinel, Cluster, quorum), and looks after its leases.
-    # sync:
-    # sync:     locks = holdfast.Client(redis.Redis(host="db1"))
-    # sync:     with locks.lock("orders:42") as lease:
-    # sync:         ...
-    # sync:
-    # sync: `redis_client`: a redis-py or valkey-py client; its settings for connecting (TLS, users, Sentinel, …) are
-    # sync: used, and its connections are left alone. `namespace`: what keys begin with; None makes the lock's name the
-    # sync: key itself, as other lock libraries do, so that they exclude ours and the reverse. `tenure`: for how many
-    # sync: seconds (up to 0.1) its threads hand a lock on among themselves before it goes through the server again;
-    # sync: None: 0.002; 0: not at all. `observer`: is told what happens to its locks (`Observer`). The other options
-    # sync: are the defaults of its locks (`LeaseOptions`).
-    # sync:
-    # sync: Talks to no server before the first use. Safe to share between threads, and to keep over a fork: the child
-    # sync: holds nothing and starts afresh. As a context manager it closes itself, which releases what is still held.
-    # sync: """
+    # sync-say: redis.asyncio.Redis(host => redis.Redis(host
+    # sync-say: a redis-py or valkey-py asyncio client; => a redis-py or valkey-py client;
+    # sync-say: May be made outside [...] still held. => Talks to no server before the first use. Safe to share between
+    # sync-say+: threads, and to keep over a fork: the child holds nothing and starts afresh. As a context manager it
+    # sync-say+: closes itself, which releases what is still held.
     """Makes locks on one server (or Sentinel, Cluster, quorum), and looks after its leases.
 
         locks = holdfast.asyncio.Client(redis.asyncio.Redis(host="db1"))
@@ -610,17 +599,14 @@ class Client:
         return made
 
     async def close(self) -> None:
-        # sync: """End it: nothing is granted any more, and what is held is lost.
-        # sync:
-        # sync: In this order: waiters get `ClientClosed`; leases that are held become LOST with the reason "closed"
-        # sync: (`lost` is set, `on_lost` callbacks run, a `with` block ends with `LeaseLost`); their locks are released,
-        # sync: when those callbacks have returned or half a second has passed; then the background ends and the
-        # sync: connections are closed. Bodies in other threads go on: a thread cannot be ended from outside. Release
-        # sync: first what you want released in order.
-        # sync:
-        # sync: Idempotent; may be called from any thread. Raises nothing, and takes about two seconds at most where the
-        # sync: server does not answer: the ttl then ends what could not be released.
-        # sync: """
+        # sync-say: the bodies of `async with` are cancelled and end with => a `with` block ends with
+        # sync-say: each when its body has ended or a second has passed; => when those callbacks have returned or half a
+        # sync-say+: second has passed;
+        # sync-say: Release first what you => Bodies in other threads go on: a thread cannot be ended from outside.
+        # sync-say+: Release first what you
+        # sync-say: Idempotent. When it is cancelled, all this goes on in the background. => Idempotent; may be called
+        # sync-say+: from any thread.
+        # sync-say: be released. Called in another event loop [...] too, soon. => be released.
         """End it: nothing is granted any more, and what is held is lost.
 
         In this order: waiters get `ClientClosed`; leases that are held become LOST with the reason "closed"

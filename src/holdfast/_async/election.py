@@ -44,17 +44,9 @@ class _Leadership(Lock):
 
 
 class Election(Enterable[Lease]):
-    # sync: """Of all who campaign one leads, until it resigns or its lease ends. Made by `Client.election`.
-    # sync:
-    # sync:     election = locks.election("scheduler")
-    # sync:     election.run(lead)                      # lead(lease) whenever elected, until it returns
-    # sync:
-    # sync:     with election as lease:                 # waits to be elected, resigns at the end
-    # sync:         while not lease.lost.is_set(): ...
-    # sync:
-    # sync: Leadership is a lease with a fencing token. A thread cannot be ended from outside: a body that leads has to
-    # sync: look at `lease.lost` or `lease.ensure_held()`; the end of the block raises `LeaseLost` when the lead was lost.
-    # sync: """
+    # sync-say: A body that leads is cancelled [...] out of the block. => A thread cannot be ended from outside: a body that
+    # sync-say+: leads has to look at `lease.lost` or `lease.ensure_held()`; the end of the block raises `LeaseLost` when
+    # sync-say+: the lead was lost.
     """Of all who campaign one leads, until it resigns or its lease ends. Made by `Client.election`.
 
         election = locks.election("scheduler")

@@ -224,10 +224,9 @@ class Lease:
         return loss
 
     def on_lost(self, callback: Callable[[LeaseLost], object]) -> None:
-        # sync: """Call `callback(error)` once, in a thread of its own, when the lease is lost (at once if it is).
-        # sync:
-        # sync: A forked child has lost the lease without a call: in the parent it goes on.
-        # sync: """
+        # sync-say: once when the lease is lost (soon, if it is). What it returns is awaited. => once, in a thread of its
+        # sync-say+: own, when the lease is lost (at once if it is).
+        # sync-say: It is called by the event loop: [...] handler. A forked => A forked
         """Call `callback(error)` once when the lease is lost (soon, if it is). What it returns is awaited.
 
         It is called by the event loop: it must not block. What it raises goes to the loop's exception handler.

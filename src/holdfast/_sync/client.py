@@ -79,15 +79,15 @@ class Client:
         with locks.lock("orders:42") as lease:
             ...
 
-    `redis_client`: a redis-py or valkey-py client; its settings for connecting (TLS, users, Sentinel, …) are
-    used, and its connections are left alone. `namespace`: what keys begin with; None makes the lock's name the
-    key itself, as other lock libraries do, so that they exclude ours and the reverse. `tenure`: for how many
-    seconds (up to 0.1) its threads hand a lock on among themselves before it goes through the server again;
-    None: 0.002; 0: not at all. `observer`: is told what happens to its locks (`Observer`). The other options
-    are the defaults of its locks (`LeaseOptions`).
+    `redis_client`: a redis-py or valkey-py client; its settings for connecting (TLS, users, Sentinel, …) are used, and
+    its connections are left alone. `namespace`: what keys begin with; None makes the lock's name the key itself, as
+    other lock libraries do, so that they exclude ours and the reverse. `tenure`: for how many seconds (up to 0.1) its
+    threads hand a lock on among themselves before it goes through the server again; None: 0.002; 0: not at all.
+    `observer`: is told what happens to its locks (`Observer`). The other options are the defaults of its locks
+    (`LeaseOptions`).
 
-    Talks to no server before the first use. Safe to share between threads, and to keep over a fork: the child
-    holds nothing and starts afresh. As a context manager it closes itself, which releases what is still held.
+    Talks to no server before the first use. Safe to share between threads, and to keep over a fork: the child holds
+    nothing and starts afresh. As a context manager it closes itself, which releases what is still held.
     """
 
     @explains_options
@@ -587,14 +587,14 @@ class Client:
     def close(self) -> None:
         """End it: nothing is granted any more, and what is held is lost.
 
-        In this order: waiters get `ClientClosed`; leases that are held become LOST with the reason "closed"
-        (`lost` is set, `on_lost` callbacks run, a `with` block ends with `LeaseLost`); their locks are released,
-        when those callbacks have returned or half a second has passed; then the background ends and the
-        connections are closed. Bodies in other threads go on: a thread cannot be ended from outside. Release
-        first what you want released in order.
+        In this order: waiters get `ClientClosed`; leases that are held become LOST with the reason "closed" (`lost` is
+        set, `on_lost` callbacks run, a `with` block ends with `LeaseLost`); their locks are released, when those
+        callbacks have returned or half a second has passed; then the background ends and the connections are closed.
+        Bodies in other threads go on: a thread cannot be ended from outside. Release first what you want released in
+        order.
 
-        Idempotent; may be called from any thread. Raises nothing, and takes about two seconds at most where the
-        server does not answer: the ttl then ends what could not be released.
+        Idempotent; may be called from any thread. Raises nothing, and takes about two seconds at most where the server
+        does not answer: the ttl then ends what could not be released.
         """
         self._session.close()
 

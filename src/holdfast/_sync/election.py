@@ -51,13 +51,13 @@ class Election(Enterable[Lease]):
     """Of all who campaign one leads, until it resigns or its lease ends. Made by `Client.election`.
 
         election = locks.election("scheduler")
-        election.run(lead)                      # lead(lease) whenever elected, until it returns
+        election.run(lead)                # lead(lease) whenever elected, until it returns
 
-        with election as lease:                 # waits to be elected, resigns at the end
-            while not lease.lost.is_set(): ...
+        with election as lease:           # waits to be elected, resigns at the end
+            ...
 
-    Leadership is a lease with a fencing token. A thread cannot be ended from outside: a body that leads has to
-    look at `lease.lost` or `lease.ensure_held()`; the end of the block raises `LeaseLost` when the lead was lost.
+    Leadership is a lease with a fencing token. A thread cannot be ended from outside: a body that leads has to look at
+    `lease.lost` or `lease.ensure_held()`; the end of the block raises `LeaseLost` when the lead was lost.
     """
 
     def __init__(self, session: Session, name: str, options: Options) -> None:
