@@ -53,6 +53,9 @@ _LONGEST_SOCKET_PATH = 100
 _HIGHEST_CLUSTER_PORT = 55535
 """A member of a Cluster also listens at its port + 10000."""
 
+_LOG_LINES = 8
+"""How much of the log an error has."""
+
 # Reads the server's pid, then blocks until the pipe closes: then its parent has ended, however it ended.
 _GUARD = 'read pid && { read never; kill -KILL "$pid" 2>/dev/null; rm -rf "$1"; }'
 
@@ -235,7 +238,9 @@ class Server:
                 most = _HIGHEST_CLUSTER_PORT if self._config.get("cluster-enabled") == "yes" else 65535
                 self._port = _free_port(self.host, most)
             try:
-                self._launch()
+                self.unix_path.unlink(missing_ok=True)
+                self._owned.launch(self._arguments())
+                self._wait_ready()
                 return
             except ServerStartError as error:
                 self._owned.kill()
@@ -251,10 +256,8 @@ class Server:
             return
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGCONT)  # a paused process would never see the first one
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_GRACE_S)
-        except subprocess.TimeoutExpired:
-            pass  # killed below
         self._owned.kill()
 
     def kill(self) -> None:
@@ -320,11 +323,6 @@ class Server:
                 arguments += [f"--{name}", *(shlex.split(line) or [""])]
         return arguments
 
-    def _launch(self) -> None:
-        self.unix_path.unlink(missing_ok=True)
-        self._owned.launch(self._arguments())
-        self._wait_ready()
-
     def _wait_ready(self) -> None:
         # Asked over its Unix socket: no other server can be answering there, and TCP is bound before it is made.
         process = self._owned.process
@@ -336,7 +334,8 @@ class Server:
             if process.poll() is not None:
                 why = f"ended with status {process.returncode} before it was ready"
             if why is not None:
-                raise ServerStartError(f"{self.executable.name} {why}; its log ends:\n{_tail(self.log)}")
+                log = "\n".join(self.log.splitlines()[-_LOG_LINES:]) or "(nothing)"
+                raise ServerStartError(f"{self.executable.name} {why}; its log ends:\n{log}")
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _POLL_MOST_S)
 
@@ -377,14 +376,10 @@ class _Owned:
         self._guard.stdin.flush()
 
     def alive(self) -> subprocess.Popen[bytes] | None:
-        if self.process is None:
-            return None
-        if os.getpid() != self._owner_pid:  # a forked child cannot wait for it, only name it
-            return self.process
-        if self.process.poll() is None:
-            return self.process
-        self.kill()
-        return None
+        # A forked child cannot wait for it, only name it.
+        if self.process is not None and os.getpid() == self._owner_pid and self.process.poll() is not None:
+            self.kill()
+        return self.process
 
     def kill(self) -> None:
         """End and reap both; the directory stays. A forked child does nothing: they are its parent's."""
@@ -438,7 +433,3 @@ def _answers(path: Path) -> bool:
         except OSError:
             return False
     return reply.startswith((b"+PONG", b"-NOAUTH", b"-NOPERM"))
-
-
-def _tail(log: str, lines: int = 8) -> str:
-    return "\n".join(log.splitlines()[-lines:]) or "(nothing)"
