@@ -168,7 +168,12 @@ def _shown(value: object) -> str:
     return shown if len(shown) <= 200 else shown[:200] + "…"
 
 
-class AcquireTimeout(HoldfastError, TimeoutError):
+class _Named(HoldfastError):
+    kind: str
+    name: str
+
+
+class AcquireTimeout(_Named, TimeoutError):
     """`acquire(timeout=...)` gave up: another client held it until the timeout ended. Nothing was acquired.
 
     Fields: `kind` and `name` of what was waited for, `waited_s`, `holder` (a `Holder`: who held it when last seen; None
@@ -176,8 +181,6 @@ class AcquireTimeout(HoldfastError, TimeoutError):
     holds it now, `Client.ask` and `Client.break_` do something about it.
     """
 
-    kind: str
-    name: str
     waited_s: float
     holder: Any
 
@@ -210,28 +213,23 @@ class QueueFull(AcquireTimeout):
         )
 
 
-class AcquireCancelled(HoldfastError):
+class AcquireCancelled(_Named):
     """The `Cancel` object given to `acquire` was set while it waited (threads only). Nothing was acquired.
 
     Fields: `kind` and `name` of what was waited for. Way out: none is needed; this was asked for.
     """
 
-    kind: str
-    name: str
-
     def __init__(self, name: str, kind: str = "lock") -> None:
         super().__init__(f"waiting for {kind} {name!r} was cancelled", kind=kind, name=name)
 
 
-class AlreadyHeld(HoldfastError):
+class AlreadyHeld(_Named):
     """This thread or task already holds it, and would wait for itself indefinitely.
 
     Fields: `kind` and `name` of what it holds, `wanted` (the kind of what it asked for). Way out: release the first
     lease, or use `reentrant=True` for a lock, `upgrade()` or `downgrade()` for a read-write lock.
     """
 
-    kind: str
-    name: str
     wanted: str
 
     def __init__(self, name: str, kind: str = "lock", wanted: str = "lock") -> None:
@@ -251,7 +249,7 @@ _WAYS_OUT = {
 }
 
 
-class DeadlockDetected(HoldfastError):
+class DeadlockDetected(_Named):
     """`acquire` with `deadlock_check` gave up: it was part of a deadlock. The others go on waiting, and get on
     when this party releases what it holds. Nothing was acquired.
 
@@ -259,8 +257,6 @@ class DeadlockDetected(HoldfastError):
     release what is held, and begin again; acquire locks in the same order everywhere, or all at once by `multilock`.
     """
 
-    kind: str
-    name: str
     deadlock: Any
 
     def __init__(self, name: str, deadlock: Any, kind: str = "lock") -> None:
@@ -269,15 +265,13 @@ class DeadlockDetected(HoldfastError):
         super().__init__(message, kind=kind, name=name, deadlock=deadlock)
 
 
-class NotHeld(HoldfastError):
+class NotHeld(_Named):
     """An operation that needs the lock was called by a thread or task that does not hold it.
 
     Fields: `kind` and `name` of what is not held, `operation`. Way out: call it within `with lock:`, in the thread or
     task that acquired the lease.
     """
 
-    kind: str
-    name: str
     operation: str
 
     def __init__(self, name: str, operation: str, kind: str = "lock") -> None:
@@ -299,7 +293,7 @@ class LeaseReleased(NotHeld):
         return f"{operation}: the lease of {kind} {name!r} was already released; acquire a new one"
 
 
-class LeaseLost(HoldfastError):
+class LeaseLost(_Named):
     """The lease ended before it was released: what it protects may be in use by its next holder.
 
     Fields: `kind` and `name` of what it was a lease of, `reason`: "expired" (it was not renewed in time), "taken" (the
@@ -310,8 +304,6 @@ class LeaseLost(HoldfastError):
     acquire a new lease.
     """
 
-    kind: str
-    name: str
     reason: str
 
     def __init__(self, name: str, reason: str, kind: str = "lock") -> None:
@@ -319,16 +311,13 @@ class LeaseLost(HoldfastError):
         super().__init__(message, kind=kind, name=name, reason=reason)
 
 
-class LeaseSuspect(HoldfastError):
+class LeaseSuspect(_Named):
     """A lease with `crash_release` was not renewed for that long, so that another client may have got in by now. It is
     not lost for certain: a renewal that the server answers says whether it still holds.
 
     Fields: `kind` and `name` of what it is a lease of. Way out: `check()` asks the server; or wait for the next renewal
     while nothing is written.
     """
-
-    kind: str
-    name: str
 
     def __init__(self, name: str, kind: str = "lock") -> None:
         message = f"the lease of {kind} {name!r} is suspect: no renewal was answered within its crash_release; check()"
@@ -434,15 +423,13 @@ class QuorumUnreachable(HoldfastError):
         super().__init__(message, needed=needed, heard=heard, problems=problems, about=about)
 
 
-class InsufficientReplicas(HoldfastError):
+class InsufficientReplicas(_Named):
     """Fewer replicas than `sync_replicas` asks for acknowledged the write. The lease was given back.
 
     Fields: `kind` and `name` of what was asked for, `needed` and `acked` (numbers of replicas). Way out: bring the
     replicas back, or ask for fewer.
     """
 
-    kind: str
-    name: str
     needed: int
     acked: int
 
@@ -495,15 +482,13 @@ class UpgradeRefused(HoldfastError):
         super().__init__(message, name=name)
 
 
-class DeclarationMismatch(HoldfastError):
+class DeclarationMismatch(_Named):
     """A semaphore, latch or barrier exists with another number than the one given here.
 
     Fields: `kind` and `name`, `declared` (the number given here), `stored` (the number on the server; 0: there is
     none, and none was given here). Way out: use the same number in every client; `resize()` changes a semaphore's.
     """
 
-    kind: str
-    name: str
     declared: int
     stored: int
 
