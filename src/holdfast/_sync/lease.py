@@ -283,12 +283,9 @@ class Lease:
         lease then lasts as long as it did before). Never adds: idempotent.
         """
         ttl_ms = ttl_ms_of(ttl)
-        record, driver = self._record, self._driver
-        if record.check_expired(clock()):
+        record, client = self._record, self._driver.client
+        if record.check_expired(clock()) or not self._session.run(client.extend(record, ttl_ms)):
             raise self._ended("extend()")
-        if self._session.run(driver.client.extend(record, ttl_ms)):
-            return
-        raise self._ended("extend()")
 
     def handle(self) -> str:
         """Hand it to another process: text, of which `Client.adopt` makes a lease there.

@@ -168,19 +168,16 @@ class Lock(Theirs):
     async def _try(self, timeout: float | None, token: str | None) -> bool:
         with translated(self._key):
             try:
-                await self._acquire(timeout, token)
+                held = await self._lock.acquire(None if timeout is None else max(0, timeout), token)
             except AcquireTimeout as error:
                 self.local.refused = error.with_traceback(None)
                 return False
-        return True
-
-    async def _acquire(self, timeout: float | None, token: str | None) -> None:
-        held = await self._lock.acquire(None if timeout is None else max(0, timeout), token)
-        try:
-            self.local.held, self.local.token = held, held.token.encode()
-        except BaseException:
-            held.give_back()
-            raise
+            try:
+                self.local.held, self.local.token = held, held.token.encode()
+                return True
+            except BaseException:
+                held.give_back()
+                raise
 
     async def locked(self) -> bool:
         """True if any client holds the lock."""

@@ -163,19 +163,16 @@ class Lock(Theirs):
     def _try(self, timeout: float | None, token: str | None) -> bool:
         with translated(self._key):
             try:
-                self._acquire(timeout, token)
+                held = self._lock.acquire(None if timeout is None else max(0, timeout), token)
             except AcquireTimeout as error:
                 self.local.refused = error.with_traceback(None)
                 return False
-        return True
-
-    def _acquire(self, timeout: float | None, token: str | None) -> None:
-        held = self._lock.acquire(None if timeout is None else max(0, timeout), token)
-        try:
-            self.local.held, self.local.token = held, held.token.encode()
-        except BaseException:
-            held.give_back()
-            raise
+            try:
+                self.local.held, self.local.token = held, held.token.encode()
+                return True
+            except BaseException:
+                held.give_back()
+                raise
 
     def locked(self) -> bool:
         """True if any client holds the lock."""
