@@ -15,6 +15,7 @@ import trio
 
 import holdfast
 from holdfast import embedded
+from holdfast._engine.link import Link
 from testbed.servers import unique
 from testbed.waiting import PATIENCE_S, eventually
 
@@ -125,6 +126,33 @@ def test_threads_two_event_loops_and_trio_at_once(
         status = locks.lock(unique_name).status()
         assert not status.held and status.waiters == 0
     assert len(room.entered) == 12 * rounds
+
+
+def test_a_loop_sleeps_while_threads_ask(
+    both: holdfast.Client, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, unique_name: str
+) -> None:
+    """It reads the connection for its own tasks, and would wake for each reply to a thread, again and again."""
+    reads: list[None] = []
+    read_here = Link.read_here
+    monkeypatch.setattr(Link, "read_here", lambda link: (reads.append(None), read_here(link))[1])  # type: ignore[func-returns-value]
+    lock = both.lock(f"{unique_name}-thread")
+
+    def work() -> None:
+        for _ in range(ROUNDS):
+            lock.acquire().release()
+
+    async def main() -> None:
+        for _ in range(3):
+            for _ in range(3):  # the first one has the loop watch
+                await (await both.tasks.lock(unique_name).acquire()).release()
+            reads.clear()
+            await (await both.tasks.lock(unique_name).acquire()).release()
+            assert reads, "it reads for its own tasks"
+            reads.clear()
+            await asyncio.wrap_future(pool.submit(work))
+            assert len(reads) < 20
+
+    asyncio.run(main())
 
 
 def test_it_is_the_same_client_each_time(both: holdfast.Client, unique_name: str) -> None:

@@ -270,6 +270,11 @@ class Link(Matching):
             self._read_no_more(me)
             raise
 
+    @property
+    def lies(self) -> bool:
+        """Whether replies are under way that nobody reads but who watches the socket, too."""
+        return not self._led and any(map(MAY_LIE, (*snapshot(self._queue), *self._under_way())))
+
     def _read_no_more(self, me: tuple[int]) -> None:
         """By who was reading, perhaps, when a signal handler raised."""
         if self._reading.get("") is me:

@@ -58,7 +58,7 @@ class TaskAsk(Ask):
         self._home = home
         self.future = home.loop.future()
         #: Read by the loop, or by the engine where that is late.
-        self.may_lie = home.reads
+        self.may_lie = home.reads or home.read_on()
 
     def end(self, reply: Any, failure: RequestFailed | None) -> None:
         """In whatever thread has read it."""
@@ -67,7 +67,9 @@ class TaskAsk(Ask):
             home = self._home
             if home.loop.running() is not home.loop.key:
                 home.wake_soon(self)
-            elif not self.future.done():
+                return
+            home.found = True
+            if not self.future.done():
                 self.future.set_result(None)
 
     def wake(self) -> None:
@@ -119,10 +121,10 @@ class Home:
         self._out: list[Ask] = []
         self._woken: deque[Bell | TaskAsk] = deque()
         self._waking = False
-        #: The connection that the loop reads, too, by which socket, and whether it can.
+        #: The connection that the loop reads, too, by which socket; whether it does, and has found what is for it.
         self._link: Link | None = None
         self._twin: socket.socket | None = None
-        self.reads = False
+        self.reads = self.found = False
         self._guest = _end_with_the_loop(weakref.ref(front), loop)
         # Where a loop is run by those who close its generators at its end, this one ends what is held there.
         with contextlib.suppress(StopIteration):
@@ -169,8 +171,19 @@ class Home:
         link = self._link
         if link is None or link.ended:
             self.read_no_more()
-        else:
-            link.read_here()
+            return
+        self.found = False
+        link.read_here()
+        if not (self.found or self._out or link.lies) and self._twin is not None:
+            self.reads = False  # others read what is theirs, and the loop would wake each time
+            self.loop.unwatch(self._twin)
+
+    def read_on(self) -> bool:
+        """Read again what comes, for a request of this loop; False where others do."""
+        link = self._link
+        if self._twin is not None and link is not None and not link.ended:
+            self.reads = self.loop.watch(self._twin, self._readable)
+        return self.reads
 
     def read_no_more(self) -> None:
         """Leave all reading to the engine."""
