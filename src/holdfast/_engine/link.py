@@ -272,7 +272,7 @@ class Link(Matching):
 
     @property
     def lies(self) -> bool:
-        """Whether replies are under way that nobody reads but who watches the socket, too."""
+        """Whether replies are under way that the engine leaves to event loops for a while."""
         return not self._led and any(map(MAY_LIE, (*snapshot(self._queue), *self._under_way())))
 
     def _read_no_more(self, me: tuple[int]) -> None:
