@@ -148,7 +148,7 @@ def test_threads_two_event_loops_and_trio_at_once(
 def test_a_loop_sleeps_while_threads_ask(
     both: holdfast.Client, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, unique_name: str
 ) -> None:
-    """It reads the connection for its own tasks, and would wake for each reply to a thread, again and again."""
+    """Else each reply to a thread would wake it, again and again, since it reads the connection for its own tasks."""
     reads: list[None] = []
     read_here = Link.read_here
     monkeypatch.setattr(Link, "read_here", lambda link: (reads.append(None), read_here(link))[1])  # type: ignore[func-returns-value]

@@ -36,7 +36,7 @@ def is_free(look: redis.Redis, name: str) -> bool:
 
 
 def test_a_loop_ends_and_threads_go_on(valkey_server: embedded.Server, look: redis.Redis, unique_name: str) -> None:
-    """What its tasks hold is released; another loop goes on with the same client."""
+    """Release what its tasks hold; another loop goes on with the same client."""
     of_thread, of_task = f"{unique_name}-thread", f"{unique_name}-task"
     locks = holdfast.connect(valkey_server.url, ttl=TTL_S)
 
@@ -62,7 +62,7 @@ def test_a_loop_ends_and_threads_go_on(valkey_server: embedded.Server, look: red
 
 
 def test_a_thread_that_waits_is_left_alone_when_loops_end(valkey_server: embedded.Server, unique_name: str) -> None:
-    """What their tasks were asking for is given back, and nothing else."""
+    """Give back what their tasks were asking for, and nothing else."""
     with (
         holdfast.connect(valkey_server.url, ttl=TTL_S) as locks,
         holdfast.connect(valkey_server.url, ttl=TTL_S) as others,
