@@ -101,3 +101,30 @@ def test_a_quorum_of_greenlets(private_server: Callable[..., embedded.Server], l
     more = ",".join(str(server.port) for server in servers[1:])
     crowd, _ = run(servers[0], library, "first", "quorum", MORE_PORTS=more)
     assert crowd == {"most": 1, "results": ["done"], "done": 10}
+
+
+@LIBRARIES
+def test_tasks_are_refused(valkey_server: embedded.Server, library: str) -> None:
+    """An event loop would stop all greenlets, the engine's among them, and wait for it."""
+    patch = {"gevent": "gevent.monkey.patch_all()", "eventlet": "eventlet.monkey_patch()"}[library]
+    program = f"""
+import {patch.rpartition(".")[0]}
+{patch}
+import sys, holdfast
+with holdfast.connect(sys.argv[1]) as locks:
+    try:
+        locks.tasks
+    except holdfast.ConfigurationError as error:
+        print(error)
+    with locks.lock("{library}-and-tasks"):
+        print("held")
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, valkey_server.url],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    said, held = done.stdout.splitlines()
+    assert said.startswith(f"tasks = '{library}' is not allowed") and held == "held", done.stderr

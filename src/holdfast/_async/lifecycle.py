@@ -19,6 +19,8 @@ from holdfast._core.snapshot import snapshot
 from holdfast._core.tokens import make_token
 from holdfast._front.aio import AioFront, has_ended
 from holdfast._reports.observing import Reports
+from holdfast._runtime.greenlets import who_patched
+from holdfast.errors import ConfigurationError
 
 __all__ = ["Session", "has_ended"]
 
@@ -42,6 +44,9 @@ class Session(SessionBase):
     @staticmethod
     def beside(other: Any) -> Session:
         """Make the session of the same client for tasks; it keeps that for threads, with which the client ends."""
+        if library := who_patched():
+            allowed = "a process without it: an event loop would stop all greenlets, and what renews leases"
+            raise ConfigurationError("tasks", library, allowed)
         made = Session.__new__(Session)
         vars(made).update(vars(other), driver=AioFront.beside(other.driver), other=other)
         return made
