@@ -195,7 +195,7 @@ def _wanted(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _leaves_out_long_forms(config: pytest.Config) -> bool:
-    """Whether this is `make test`: what it leaves out is not even made, by any of its workers."""
+    """True for `make test`: what it leaves out is not even made, by any of its workers."""
     return bool(config.option.markexpr == "not thorough")
 
 
