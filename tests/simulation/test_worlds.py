@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +17,8 @@ from sim.course import Course
 from sim.options import MODES, Options
 from sim.primitives import found
 from sim.world import World
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def seeds(short: range, long: range) -> list[Any]:
@@ -107,6 +113,27 @@ def test_the_same_seed_gives_the_same_trace(mode: str) -> None:
     assert Course(first).run() == Course(second).run()
     assert first.trace
     assert first.trace == second.trace
+
+
+#: Prints the course of a world.
+_PLAY = """
+from sim import run
+from sim.course import Course
+world = run.world_of(7, "crashes", names=["mutex"], trace=True)
+Course(world).run()
+print(*world.trace, sep="\\n")
+"""
+
+
+def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
+    """Sets of strings have another order there, on which nothing depends."""
+    command = [sys.executable, "-c", _PLAY]
+    first, second = (
+        subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True)
+        for seed in ("0", "2")
+    )
+    assert first.stdout
+    assert first.stdout == second.stdout
 
 
 def test_a_trace_costs_nothing_but_time() -> None:

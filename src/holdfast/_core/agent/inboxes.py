@@ -66,7 +66,7 @@ class Inboxes:
         self._kept: dict[str, deque[Wake]] = {}
         self._awaiting: dict[str, tuple[Task, int]] = {}
         self._places: dict[str, set[Hashable]] = {}
-        self._tokens: dict[Hashable, set[str]] = {}
+        self._tokens: dict[Hashable, dict[str, None]] = {}
 
     def __iter__(self) -> Iterator[Hashable]:
         """The places of those that are open."""
@@ -102,7 +102,7 @@ class Inboxes:
     def _is_open(self, place: Hashable, task: Task, effect: Listen) -> bool:
         """Let the token listen there. False: the task has to wait, until it is resumed."""
         self._places.setdefault(effect.token, set()).add(place)
-        self._tokens.setdefault(place, set()).add(effect.token)
+        self._tokens.setdefault(place, {})[effect.token] = None
         since = self._open.pop(place, None)
         if since is not None:
             self._open[place] = since
@@ -124,7 +124,7 @@ class Inboxes:
         self._awaiting.pop(token, None)  # of a wait that was interrupted, or has timed out
         for place in self._places.pop(token, ()):
             tokens = self._tokens[place]
-            tokens.discard(token)
+            tokens.pop(token, None)
             if not tokens:
                 del self._tokens[place]
         self._close_some()
