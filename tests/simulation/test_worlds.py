@@ -29,6 +29,14 @@ def seeds(short: range, long: range) -> list[Any]:
 #: Seeds of every primitive in the ordinary mode, and in the two without violations to be shown.
 ORDINARY = seeds(range(4), range(4, 12))
 OTHER = seeds(range(2), range(2, 5))
+#: The first seed in which what nobody can promise breaks, where that is not 0: others are played if it does not there.
+BREAKS = {
+    "restart-empty": 12,
+    "failover-no-wait": 4,
+    "failover-wait-1": 18,
+    "drift": 4,
+    "quorum-not-written-back": 2,
+}
 #: At which effects a worker is cancelled.
 EFFECTS = seeds(range(1, 50, 4), range(1, 50))
 
@@ -90,7 +98,7 @@ def test_others_get_in_soon_after_a_crash_and_never_early() -> None:
 @pytest.mark.parametrize("mode", [mode.name for mode in MODES.values() if mode.demanded is not None])
 def test_what_nobody_can_promise_breaks_and_holds_with_its_protection(mode: str) -> None:
     """A checker that never fires proves nothing; nor does one that fails whatever is done."""
-    for seed in range(300):
+    for seed in (BREAKS.get(mode, 0), *range(300)):
         violation = run.run_seed(seed, mode).violation
         if violation is not None:
             assert violation.kind == MODES[mode].demanded, f"seed {seed}: {violation}"
