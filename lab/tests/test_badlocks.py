@@ -63,7 +63,7 @@ def test_all_are_played_and_none_is_in_the_list_of_the_lab() -> None:
     }
 
 
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.thorough) for part in (1, 2))])
 def test_every_one_is_convicted(part: int) -> None:
     chosen = [(lock, fault) for lock, found in CONVICTED.items() for fault in found][part::3]
     cells = runs.play_many([(entry(lock), FAULTS[fault]) for lock, fault in chosen], path=[ROOT], jobs=6)

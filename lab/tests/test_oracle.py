@@ -104,7 +104,14 @@ def test_every_scheme_and_fault_and_verdict_is_described_in_both_languages() -> 
 
 
 @pytest.mark.timeout(300)  # many processes on a machine that may be busy
-@pytest.mark.parametrize("part", [0, 1, 2], ids=["one third", "another", "the last"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(0, id="one third"),
+        pytest.param(1, id="another", marks=pytest.mark.thorough),
+        pytest.param(2, id="the last", marks=pytest.mark.thorough),
+    ],
+)
 def test_ticks_that_were_false_once(part: int) -> None:
     compare(ONCE_FALSE[part::3])
 
