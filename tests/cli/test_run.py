@@ -68,9 +68,10 @@ def test_held_by_somebody_else_is_75_and_says_who(url: str, unique_name: str) ->
         waited = holdfast("run", "--wait", "200ms", unique_name, "--", "echo", "ran", url=url)
     for ended in (done, waited):
         assert (ended.returncode, ended.stdout) == (75, b"")
-        said = ended.stderr.decode()
+        # On a busy machine it may say before that the server does not answer.
+        (said,) = [line for line in ended.stderr.decode().splitlines() if ": waiting for lock " not in line]
         assert said.startswith(f"holdfast: lock '{unique_name}' is held by {socket.gethostname()}, pid {os.getpid()} ")
-        assert " since 20" in said and said.count("\n") == 1
+        assert " since 20" in said
     assert "waited 0." in waited.stderr.decode()
 
 

@@ -168,12 +168,21 @@ def test_nonsense_in_the_inbox(api: Api, url: str, raw: Any) -> None:
 def test_a_reply_without_an_end_is_an_unknown_outcome(api: Api, liar: Liar) -> None:
     """Lengths that no one could send: the connection is given up in time, and memory is not asked for."""
     scene = Scene(api, api.connect(liar.url), api.actor())
-    for reply in (b"*2147483647\r\n", b"$99999999999999\r\n", b"*1000000\r\n" * 3):
-        lock = scene.locks.lock(unique("endless"), ttl=0.6, renew=False)
-        lease = scene.ask(lock, "acquire")
+
+    def is_unknown(reply: bytes) -> bool:
+        lease = scene.ask(scene.locks.lock(unique("endless"), ttl=0.6, renew=False), "acquire")
         liar.lie(reply)
-        with pytest.raises((holdfast.OutcomeUnknown, holdfast.ServerError)):
+        try:
             scene.ask(lease, "extend", 0.7)
-        liar.truth()
+        except (holdfast.OutcomeUnknown, holdfast.ServerError):
+            return True
+        except holdfast.LeaseLost:
+            pass
+        finally:
+            liar.truth()
+        return False  # on a busy machine: its time was over, or a request of the background came first
+
+    for reply in (b"*2147483647\r\n", b"$99999999999999\r\n", b"*1000000\r\n" * 3):
+        assert is_unknown(reply) or is_unknown(reply)
         everything_works(scene)
     scene.locks.close()

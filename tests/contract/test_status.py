@@ -39,10 +39,11 @@ def test_each_is_one_request(
     lease = lock.acquire()
     eventually(lambda: lock.status().holder.host, "it has said who it is")
     for thing in (lock, locks.rwlock(f"{unique_name}-rw"), locks.semaphore(f"{unique_name}-s", 3)):
-        commands = commands_of(thing.status)
+        # What the background sends beside one of them is beside no other one.
+        commands = min((commands_of(thing.status) for _ in range(3)), key=Counter.total)
         assert commands["evalsha"] + commands["eval"] == 1
         assert commands["getrange"] <= 1, "inside of the script"
-    assert commands_of(lock.holder)["getrange"] == 1, "its description is known by then"
+    assert min(commands_of(lock.holder)["getrange"] for _ in range(3)) == 1, "its description is known by then"
     lease.release()
 
 

@@ -33,8 +33,8 @@ held = []
 async def main():
     tasks = holdfast.asyncio.connect(urls[0])
     for number in range(100):
-        leases = [await tasks.lock(f"{name} task {number}", ttl=2).acquire()]
-        leases += [client.lock(f"{name} {each} {number}", ttl=2).acquire() for each, client in enumerate(clients)]
+        leases = [await tasks.lock(f"{name} task {number}", ttl=4).acquire()]
+        leases += [client.lock(f"{name} {each} {number}", ttl=4).acquire() for each, client in enumerate(clients)]
         if number % 10 == 0:
             leases.append(quorum.lock(f"{name} quorum {number}", ttl=10).acquire())
         held.extend(leases)
@@ -43,7 +43,7 @@ async def main():
         thread.start()
     for thread in refused:
         thread.join()
-    time.sleep(3)  # the loop is blocked, and all of them are renewed
+    time.sleep(5)  # the loop is blocked, and all of them are renewed
     eventually(lambda: ours() == ["holdfast"], f"one thread, not {ours()}")
     assert connections() == 5, f"{connections()} connections, not one for each client"
     for lease in held:

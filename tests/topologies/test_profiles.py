@@ -216,9 +216,18 @@ def test_marks_that_are_over_go_while_others_ask(api: Api, hiding: str, marks: A
     """However many clients come and go where someone always waits."""
     lease = api.connect(hiding).lock(unique_name, ttl=60).acquire()
     waiting = api.start(api.connect(hiding).lock(unique_name).acquire, timeout=2 * PATIENCE_S)
-    for _ in range(5):
-        with pytest.raises(holdfast.AcquireTimeout):
+
+    def in_vain() -> bool:
+        try:
             api.connect(hiding).lock(unique_name).acquire(timeout=0.2)
+        except holdfast.AcquireTimeout:
+            return True
+        except holdfast.ServerUnreachable:  # on a busy machine, which has no answer by then
+            return False
+        raise AssertionError("it is held")
+
+    for _ in range(5):
+        eventually(in_vain)
     assert len(marks(unique_name)) > 1
     eventually(lambda: len(marks(unique_name)) == 1)
     lease.release()
