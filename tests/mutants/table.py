@@ -336,13 +336,13 @@ _AGENT: tuple[Mutant, ...] = (
     Mutant(
         "a renewal counts from its answer",
         RENEWALS,
-        "renewal.ttl_ms, renewal.sent_at, self._now()",
-        "renewal.ttl_ms, self._now(), self._now()",
+        "renewal.ttl_ms, renewal.sent_at, now, jitter",
+        "renewal.ttl_ms, now, now, jitter",
     ),
     Mutant(
         "a renewal that failed is not repeated",
         RENEWALS,
-        "        self._schedule.failed(renewal.record, self._now(), self._random(), renewal.sent_at)",
+        "        self._schedule.failed(renewal.record, self._runner.now(), self._runner.random(), renewal.sent_at)",
         "        pass",
     ),
     Mutant(
@@ -381,20 +381,20 @@ _AGENT: tuple[Mutant, ...] = (
     Mutant(
         "those that wait go on when their client is closed",
         CLOSING,
-        "            self._stop(lambda task: isinstance(task.effect, _WAITS))",
+        "            self._stop(lambda task: type(task.effect) in WAITS)",
         "            self._stop(lambda task: False)",
     ),
     Mutant(
         "a client that is closed releases nothing",
         CLOSING,
-        'client.spawn(quietly(record), f"release {record.name}")',
+        'self.spawn(quietly(record), f"release {record.name}")',
         "pass",
     ),
     Mutant("a client that is closed tells no holder", CLOSING, '                record.lose("closed")\n', ""),
     Mutant(
         "a client says that it has settled while it gives back",
         CLOSING,
-        "while left := len(client.tasks) + len(records) - 1:",
+        "while left := len(self.tasks) + len(records) - 1:",
         "while left := len(records):",
     ),
 )

@@ -18,9 +18,9 @@ from functools import partial
 from typing import Any
 
 from holdfast._core.agent.closing import HURRY_S, Closing
-from holdfast._core.agent.inboxes import Inboxes
+from holdfast._core.agent.inboxes import Inboxes, Listening
 from holdfast._core.agent.renewals import Renewals, quietly
-from holdfast._core.agent.runner import SUSPENDED, Runner, Task, closed
+from holdfast._core.agent.runner import SUSPENDED, Task, closed
 from holdfast._core.agent.unconfirmed import Unconfirmed
 from holdfast._core.effects import (
     Answer,
@@ -56,7 +56,7 @@ __all__ = ["Agent"]
 LATE_PATIENCE_S = 30.0
 
 
-class Agent(Runner):
+class Agent(Closing, Listening):
     """Performs what protocols ask for, renews what is held, and hears what servers say.
 
     `inboxes`: what the names of channels begin with. `guard` keeps other threads out of lines; `one_place`: all keys
@@ -85,22 +85,11 @@ class Agent(Runner):
         self.lines = Lines(settings, guard, self.schedule.early)
         self.lease_cache = LeaseCache(settings, self.watch, self.spawn, self.schedule.early, lambda: not self.closing)
         self.releasing = Unconfirmed(self.spawn, settings.request_timeout_s)
-        self.inboxes = Inboxes(
-            settings,
-            self.now,
-            self.later,
-            self.resume,
-            self.place_of,
-            self.subscribe,
-            self._inbox_opened,
-            self.unsubscribe,
-            self._held_keys,
-        )
+        self.inboxes = Inboxes(self, settings)
         self.listening, self.missing_inbox = self.inboxes.listening, self.inboxes.missing
         self.lines.hears = lambda key: self.lease_cache.hears(key, self.listening(key))
         self.notices = HolderNotices(self, one_place)
-        self.renewals = Renewals(self.schedule, self.now, self.random, self.spawn, self.rearm, moves=moves)
-        self._closing = Closing(self)
+        self.renewals = Renewals(self, self.schedule, self.rearm, moves=moves)
         #: When `_attend` is called next, and by which timer.
         self.attends_at: float | None = None
         self._alarm: Any = None
@@ -128,39 +117,6 @@ class Agent(Runner):
         self, effect: Call | Command, patience_s: float, answer: Callable[[Any, RequestFailed | None], None]
     ) -> None:
         """Send it to where its key is. `answer` is called once: no answer within `patience_s` is a `RequestFailed`."""
-
-    @abstractmethod
-    def place_of(self, key: str, node: int | None) -> Hashable:
-        """Where to listen for what is said of the key, or at that member of a quorum."""
-
-    @abstractmethod
-    def subscribe(self, place: Hashable, effect: Listen, answer: Callable[[RequestFailed | None], None]) -> None:
-        """Open the inbox there; `answer` is called once, as that of `request`."""
-
-    def unsubscribe(self, place: Hashable) -> None:
-        """Close the inbox there."""
-
-    def is_asked(self) -> bool:
-        """True if callers ask for leases by themselves, and have not returned yet."""
-        return False
-
-    def give_back_asked(self) -> None:
-        """Give back what those may get."""
-
-    def leaving(self) -> list[LeaseRecord]:
-        """Return what callers release by themselves, and have not returned from yet."""
-        return []
-
-    def repeat_unconfirmed(self) -> None:
-        """Repeat releases that callers have sent by themselves, and that are not answered yet."""
-
-    def steps(self) -> int:
-        """Count what shows that the servers do something, beside what ends here."""
-        return 0
-
-    @abstractmethod
-    def has_told(self, record: LeaseRecord) -> bool:
-        """True if what its user does when it is lost (callbacks, the end of a block) is done."""
 
     # -- effects ----------------------------------------------------------------------------------
 
@@ -191,16 +147,13 @@ class Agent(Runner):
                 failure.about(effect.calls[index])
             answers[index] = reply if failure is None else failure
             if None not in answers or (enough is not None and enough(answers)):
-                self.resume(task, ticket, list(answers))
+                self.resume(task, ticket, answers)
 
         patience_s = max(LATE_PATIENCE_S, effect.request_timeout_s)
         for index, call in enumerate(effect.calls):
-            self.request(call, patience_s, lambda reply, failure, index=index: answered(index, reply, failure))  # type: ignore[misc]
-        task.timer = self.later(effect.request_timeout_s, self._many_over, task, ticket, answers)
+            self.request(call, patience_s, partial(answered, index))
+        task.timer = self.later(effect.request_timeout_s, self.resume, task, ticket, answers)
         return SUSPENDED
-
-    def _many_over(self, task: Task, ticket: int, answers: list[Answer]) -> None:
-        self.resume(task, ticket, list(answers))
 
     def _await_turn(self, task: Task, effect: AwaitTurn) -> Any:
         ticket = task.ticket
@@ -392,10 +345,10 @@ class Agent(Runner):
         else:
             self.inboxes.wake(token, wake)
 
-    def _inbox_opened(self) -> None:
+    def inbox_opened(self) -> None:
         self.notices.opened(self.now())
 
-    def _held_keys(self) -> Iterator[str]:
+    def held_keys(self) -> Iterator[str]:
         """The keys of what is held, or kept."""
         for record in self.schedule:
             yield from (keys.lock for keys in record.places)
@@ -406,9 +359,3 @@ class Agent(Runner):
         if self.inboxes.broke(places, by_us) and not self.closing:
             self.notices.inbox_lost(self.now())
             self.rearm()
-
-    # -- the end ----------------------------------------------------------------------------------
-
-    def close(self, on_end: Callable[[bool], None]) -> None:
-        """End what waits, tell those who hold, release what they held; `on_end(whether all of it was confirmed)`."""
-        self._closing.begin(on_end)

@@ -7,16 +7,17 @@ few stay open by which no one hears of anything any more.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
-from holdfast._core.agent.runner import SUSPENDED, Task
+from holdfast._core.agent.runner import SUSPENDED, Runner, Task
 from holdfast._core.effects import AwaitWake, Listen, Unlisten, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.settings import Settings
 
-__all__ = ["OPEN_MAX", "Inboxes"]
+__all__ = ["OPEN_MAX", "Inboxes", "Listening"]
 
 #: While more inboxes are open, those that are not needed are closed now and then.
 OPEN_MAX = 500
@@ -26,35 +27,35 @@ _FOR_HOLDERS_MAX = 1_000
 _LASTED_S = 1.0
 
 
+class Listening(Runner):
+    """A runner with inboxes."""
+
+    @abstractmethod
+    def place_of(self, key: str, node: int | None) -> Hashable:
+        """Where to listen for what is said of the key, or at that member of a quorum."""
+
+    @abstractmethod
+    def subscribe(self, place: Hashable, effect: Listen, answer: Callable[[RequestFailed | None], None]) -> None:
+        """Open the inbox there, for who asked first; `answer` is called once."""
+
+    def unsubscribe(self, place: Hashable) -> None:
+        """Close the inbox there."""
+
+    @abstractmethod
+    def inbox_opened(self) -> None:
+        """Hear that one was opened."""
+
+    @abstractmethod
+    def held_keys(self) -> Iterable[str]:
+        """The keys of which holders have to hear."""
+
+
 class Inboxes:
-    """The inboxes of one client, by the places that it listens at: servers, or in a Cluster, channels of servers.
+    """The inboxes of one client, by the places that it listens at: servers, or in a Cluster, channels of servers."""
 
-    `subscribe(place, effect, answer)` opens one for who asked first, and calls `answer` once: with None, or with the
-    `RequestFailed`.
-    `unsubscribe(place)` closes it. `held()`: the keys of which holders have to hear.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        now: Callable[[], float],
-        later: Callable[..., Any],
-        resume: Callable[..., None],
-        place_of: Callable[[str, int | None], Hashable],
-        subscribe: Callable[[Hashable, Listen, Callable[[RequestFailed | None], None]], None],
-        opened: Callable[[], None],
-        unsubscribe: Callable[[Hashable], None],
-        held: Callable[[], Iterable[str]],
-    ) -> None:
+    def __init__(self, client: Listening, settings: Settings) -> None:
+        self._client = client
         self._settings = settings
-        self._now = now
-        self._later = later
-        self._resume = resume
-        self._place_of = place_of
-        self._subscribe = subscribe
-        self._on_opened = opened
-        self._unsubscribe = unsubscribe
-        self._held = held
         #: Since when they are open, the one asked for last at the end; what changed since it was looked what is needed.
         self._open: dict[Hashable, float] = {}
         self._changes = 0
@@ -74,11 +75,11 @@ class Inboxes:
 
     def listening(self, key: str, node: int | None = None) -> bool:
         """True if the inbox for that key is open, so that a first request may queue."""
-        return self._place_of(key, node) in self._open
+        return self._client.place_of(key, node) in self._open
 
     def missing(self, key: str) -> Hashable | None:
         """The place at which an inbox has to be opened for a holder to hear of that key; None: at none."""
-        place = self._place_of(key, None)
+        place = self._client.place_of(key, None)
         return None if place in self._open or len(self._open) >= _FOR_HOLDERS_MAX else place
 
     def is_awaited(self) -> bool:
@@ -91,12 +92,12 @@ class Inboxes:
         """Register the token; wait for the inbox."""
         self._kept.setdefault(effect.token, deque())
         if effect.deaf_at is not None:
-            place = self._place_of(effect.key, effect.node)
+            place = self._client.place_of(effect.key, effect.node)
             if self._open.get(place, effect.deaf_at) < effect.deaf_at:
                 self.broke((place,))
-        if self._is_open(self._place_of(effect.key, effect.node), task, effect):
+        if self._is_open(self._client.place_of(effect.key, effect.node), task, effect):
             return None
-        task.timer = self._later(effect.request_timeout_s, self._silent, task, task.ticket)
+        task.timer = self._client.later(effect.request_timeout_s, self._silent, task, task.ticket)
         return SUSPENDED
 
     def _is_open(self, place: Hashable, task: Task, effect: Listen) -> bool:
@@ -112,7 +113,7 @@ class Inboxes:
         if len(waiting) == 1:
             pause_s = self._pauses.get(place)
             if pause_s:
-                self._later(pause_s, self._begin, place, effect)
+                self._client.later(pause_s, self._begin, place, effect)
             else:
                 self._begin(place, effect)
         return False
@@ -135,7 +136,7 @@ class Inboxes:
         if kept:
             return kept.popleft()
         self._awaiting[effect.token] = task, task.ticket
-        task.timer = self._later(effect.timeout_s, self._resume, task, task.ticket, None)
+        task.timer = self._client.later(effect.timeout_s, self._client.resume, task, task.ticket, None)
         return SUSPENDED
 
     # -- what comes -------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ class Inboxes:
             return
         task, ticket = self._awaiting.pop(token, (None, 0))
         if task is not None and task.ticket == ticket and task.waiting:
-            self._resume(task, ticket, wake)
+            self._client.resume(task, ticket, wake)
         else:
             kept.append(wake)
 
@@ -160,26 +161,26 @@ class Inboxes:
 
     def _begin(self, place: Hashable, effect: Listen) -> None:
         # In the time of who asked first. Who came later tries again, and is not held up by an attempt that hangs.
-        self._subscribe(place, effect, lambda failure: self._opened(place, failure))
+        self._client.subscribe(place, effect, lambda failure: self._opened(place, failure))
 
     def _opened(self, place: Hashable, failure: RequestFailed | None) -> None:
         waiting = self._opening.pop(place, ())
         if failure is None:
-            self._open[place] = self._now()
-            self._on_opened()
+            self._open[place] = self._client.now()
+            self._client.inbox_opened()
             self._close_some()
         for task, ticket, effect in waiting:
             if failure is not None and failure.kind == "MOVED" and task.ticket == ticket and task.waiting:
-                elsewhere = self._place_of(effect.key, effect.node)
+                elsewhere = self._client.place_of(effect.key, effect.node)
                 if elsewhere != place:
                     if self._is_open(elsewhere, task, effect):
-                        self._resume(task, ticket, None)
+                        self._client.resume(task, ticket, None)
                     continue
-            self._resume(task, ticket, None, failure and failure.again(maybe_executed=False))
+            self._client.resume(task, ticket, None, failure and failure.again(maybe_executed=False))
 
     def _silent(self, task: Task, ticket: int) -> None:
         failure = RequestFailed("silent", "no subscription in time", "", maybe_executed=False, transient=True)
-        self._resume(task, ticket, None, failure)
+        self._client.resume(task, ticket, None, failure)
 
     def _close_some(self) -> None:
         """Now and then, if there are too many, close those that are not needed, but for some that were used last."""
@@ -188,18 +189,18 @@ class Inboxes:
         if count <= OPEN_MAX or 4 * self._changes < count:
             return
         self._changes = 0
-        held = {self._place_of(key, None) for key in self._held()}
+        held = {self._client.place_of(key, None) for key in self._client.held_keys()}
         idle = [place for place in self._open if place not in held and place not in self._tokens]
         for place in idle[: count - OPEN_MAX // 2]:
             del self._open[place]
-            self._unsubscribe(place)
+            self._client.unsubscribe(place)
 
     def broke(self, places: Iterable[Hashable], by_us: bool = False) -> bool:
         """Forget inboxes that have ended; False when none was open. All that wait there look.
 
         What ends `by_us` may be opened again at once: the server can do nothing for it.
         """
-        now, settings = self._now(), self._settings
+        now, settings = self._client.now(), self._settings
         broken = [place for place in places if place in self._open]
         for place in broken:
             if now - self._open.pop(place) > _LASTED_S:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from holdfast._core.agent.runner import Task
+from holdfast._core.agent.runner import Runner
 from holdfast._core.batch import Batch, batches
 from holdfast._core.effects import Answer, Call, Effect, Now, Protocol
 from holdfast._core.failure import RequestFailed
@@ -61,20 +61,9 @@ class _Renewal:
 class Renewals:
     """Renews what `schedule` says is due. `moves`: keys of one request have to share a slot."""
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        now: Callable[[], float],
-        random: Callable[[], float],
-        spawn: Callable[[Protocol[None], str], Task],
-        rearm: Callable[[], None],
-        *,
-        moves: bool,
-    ) -> None:
+    def __init__(self, runner: Runner, schedule: Schedule, rearm: Callable[[], None], *, moves: bool) -> None:
+        self._runner = runner
         self._schedule = schedule
-        self._now = now
-        self._random = random
-        self._spawn = spawn
         self._rearm = rearm
         self._moves = moves
 
@@ -87,7 +76,7 @@ class Renewals:
         for batch in batches(effects, self._moves):
             members = [renewals[position] for position in batch.members]
             if len(members) > 1:
-                self._spawn(self._together(batch, members), "renew many")
+                self._runner.spawn(self._together(batch, members), "renew many")
             else:
                 self._go_on(members[0])
         for renewal in renewals:
@@ -108,7 +97,7 @@ class Renewals:
             self._failed(renewal)
         except Exception as error:  # a bug is shown, and no reason to renew no more
             self._failed(renewal)
-            self._spawn(_shown(error), f"renew {renewal.record.name}")
+            self._runner.spawn(_shown(error), f"renew {renewal.record.name}")
         return False
 
     async def _together(self, batch: Batch, members: list[_Renewal]) -> None:
@@ -125,7 +114,7 @@ class Renewals:
         self._rearm()
 
     def _go_on(self, renewal: _Renewal) -> None:
-        self._spawn(self._alone(renewal), f"renew {renewal.record.name}")
+        self._runner.spawn(self._alone(renewal), f"renew {renewal.record.name}")
 
     async def _alone(self, renewal: _Renewal) -> None:
         """Drive one renewal by itself, from the effect that it waits for."""
@@ -143,13 +132,13 @@ class Renewals:
             self._rearm()
 
     def _answered(self, renewal: _Renewal, held: int) -> None:
-        record = renewal.record
-        good = self._schedule.answered(record, held, renewal.ttl_ms, renewal.sent_at, self._now(), self._random())
+        record, now, jitter = renewal.record, self._runner.now(), self._runner.random()
+        good = self._schedule.answered(record, held, renewal.ttl_ms, renewal.sent_at, now, jitter)
         if held and not good and record.is_left_over:
-            self._spawn(quietly(record), "release what came too late")
+            self._runner.spawn(quietly(record), "release what came too late")
 
     def _failed(self, renewal: _Renewal) -> None:
-        self._schedule.failed(renewal.record, self._now(), self._random(), renewal.sent_at)
+        self._schedule.failed(renewal.record, self._runner.now(), self._runner.random(), renewal.sent_at)
 
 
 async def _shown(error: Exception) -> None:

@@ -16,14 +16,14 @@ from holdfast._core.abandon import abandon
 from holdfast._core.effects import AwaitTurn, AwaitWake, Effect, Listen, Now, Protocol, Random, Sleep, Spawn, Unlisten
 from holdfast._core.failure import RequestFailed
 
-__all__ = ["SUSPENDED", "OnEnd", "Runner", "Task", "closed"]
+__all__ = ["SUSPENDED", "WAITS", "OnEnd", "Runner", "Task", "closed"]
 
 #: What performs an effect returns this where the result comes later, by `Runner.resume`.
 SUSPENDED = object()
 #: Told the result of a protocol, or what it has raised.
 OnEnd = Callable[[Any, BaseException | None], None]
 #: What callers may wait for as long as it takes: none of it begins when the client is closed.
-_WAITS = frozenset({Listen, AwaitWake, AwaitTurn, Sleep})
+WAITS = frozenset({Listen, AwaitWake, AwaitTurn, Sleep})
 
 
 def closed(failure: RequestFailed | None = None) -> RequestFailed:
@@ -135,7 +135,7 @@ class Runner:
                 elif kind is Spawn:
                     self.spawn(effect.protocol, f"{task.label}/bg")  # type: ignore[attr-defined]
                     value = None
-                elif self.closing and kind in _WAITS and not task.background:
+                elif self.closing and kind in WAITS and not task.background:
                     error = closed()
                 else:
                     task.effect = effect
