@@ -400,15 +400,12 @@ class Engine:
         self.turns += 1
         acts, soon = self._acts, self._soon
         for _ in range(min(len(acts), _ACTS_MAX)):
-            act, args = acts.popleft()
-            self.do(act, args)
+            self.do(*acts.popleft())
         while soon:
-            act, args = soon.popleft()
-            self.do(act, args)
+            self.do(*soon.popleft())
         wait_s = self._due()
         while soon:
-            act, args = soon.popleft()
-            self.do(act, args)
+            self.do(*soon.popleft())
         while self.flushes:
             self.do(self.flushes.popitem()[0].write, ())
         self._look(min(wait_s, sleep_max_s))

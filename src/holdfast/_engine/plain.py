@@ -62,50 +62,37 @@ class Connection:
         try:
             self._sock = self._dial()
             self._introduce(self._sock)
-        except RequestFailed:
+        except BaseException as error:
             self.disconnect()
-            raise
-        except TimeoutError:
-            self.disconnect()
-            message = f"no answer within {self.socket_timeout:.3g} s"
-            raise RequestFailed("refused", message, self._address.name, maybe_executed=False, transient=True) from None
-        except (OSError, hiredis.ProtocolError) as error:
-            self.disconnect()
-            raise unreachable(error, self._address.name) from error
-        except BaseException:
-            self.disconnect()
+            if isinstance(error, TimeoutError):
+                message, name = f"no answer within {self.socket_timeout:.3g} s", self._address.name
+                raise RequestFailed("refused", message, name, maybe_executed=False, transient=True) from None
+            if isinstance(error, (OSError, hiredis.ProtocolError)):
+                raise unreachable(error, self._address.name) from error
             raise
 
     def _dial(self) -> socket.socket:
         address = self._address
-        if address.path is not None:
-            sock = opened(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                sock.settimeout(self._left_s(self.socket_connect_timeout))
-                sock.connect(address.path)
-            except BaseException:
-                sock.close()
-                raise
-            return sock
-        # Bytes need no codec for international names, which takes long to import.
-        host: Any = address.host.encode() if address.host.isascii() else address.host
+        places: list[tuple[Any, ...]] = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", address.path)]
+        if address.path is None:
+            # Bytes need no codec for international names, which takes long to import.
+            host: Any = address.host.encode() if address.host.isascii() else address.host
+            places = [*socket.getaddrinfo(host, address.port, 0, socket.SOCK_STREAM)]
         refused: OSError | None = None
-        for family, kind, protocol, _, where in socket.getaddrinfo(host, address.port, 0, socket.SOCK_STREAM):
+        for family, kind, protocol, _, where in places:
             sock = opened(family, kind, protocol)
             try:
                 sock.settimeout(self._left_s(self.socket_connect_timeout))
                 sock.connect(where)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                if address.path is None:
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 return sock
-            except OSError as error:
+            except BaseException as error:
                 sock.close()
-                if raised_by_handler(error):
+                if not isinstance(error, OSError) or raised_by_handler(error):
                     raise
                 refused = refused or error
-            except BaseException:
-                sock.close()
-                raise
         raise refused or OSError("the name has no address")
 
     def _left_s(self, limit_s: float | None) -> float | None:

@@ -134,16 +134,18 @@ class Server(Place):
         while self._spares:
             if (link := self._spares.pop()).is_open:
                 return link
-        link = Link(self)
-        self._all.add(link)
-        return link
+        return self._new()
 
     def _closed(self) -> RequestFailed:
         return RequestFailed("closed", "the client is closed", self.name, maybe_executed=False, transient=False)
 
-    def _connect(self) -> Link:
-        link = self.link = Link(self)
+    def _new(self, is_inbox: bool = False) -> Link:
+        link = Link(self, is_inbox=is_inbox)
         self._all.add(link)
+        return link
+
+    def _connect(self) -> Link:
+        link = self.link = self._new()
         return link
 
     def send_later(self, later: Later) -> None:
@@ -179,8 +181,7 @@ class Server(Place):
         """By the shared connection, or one for messages alone."""
         link: Link = self.link
         if not link.pushes:
-            link = self._inbox = self._inbox or Link(self, is_inbox=True)
-            self._all.add(link)
+            link = self._inbox = self._inbox or self._new(is_inbox=True)
 
         def subscribed(reply: Reply, failure: RequestFailed | None) -> None:
             if failure is None and not link.is_open:
