@@ -18,11 +18,10 @@ from holdfast._core.keys import LockKeys
 from holdfast._core.lease_cache import CachedLease, KeptLease
 from holdfast._core.mutex import Each, LockAcquisition
 from holdfast._core.plain import Scripts
-from holdfast._core.record import RENEWAL, LeaseRecord, LeaseState, Order
+from holdfast._core.record import RENEWAL, LeaseRecord, Order
 from holdfast._core.redlock import Quorum
 from holdfast._core.replicas import Sync
 from holdfast._core.replies import LockSeen
-from holdfast._core.report import SILENT
 from holdfast._core.settings import Settings
 from holdfast._core.tenure import LocalWaiter, Tenure, TenureLease, release_in_line
 from holdfast._core.tokens import MARK, crash_ms_of
@@ -31,8 +30,6 @@ from holdfast._core.waiting import UNHEARD, Busy, Grant, request_timeout_for, wa
 from holdfast.errors import ConfigurationError
 
 __all__ = ["Exclusive", "OneServer", "OverQuorum"]
-
-_HELD = LeaseState.HELD
 
 
 class _Exclusive:
@@ -313,26 +310,11 @@ class _LineRecord(_OfServer, TenureLease):
         super().__init__(name, token, grant.fence, ttl_ms, grant.sent_at, None, None, grant.until)
 
     def followed_by(self, turn: LocalWaiter, tenure: Tenure, fence: int, now: float) -> _LineRecord:
-        # Field by field: leases are handed on by the ten thousand a second, and `__init__` takes four times as long.
-        made = _LineRecord.__new__(_LineRecord)
-        made._exclusive = self._exclusive
-        made.turn = turn
-        made.tenure = tenure
-        made.name = self.name
-        made.token = self.token
-        made.fence = fence
-        made.ttl_ms = made.most_ms = self.ttl_ms
+        made = _LineRecord(self._exclusive, turn, tenure, self.token, Grant(fence, now), self.ttl_ms)
         made.deadline = self.deadline
         made.short_s = self.short_s
-        made._asks = None
-        made.held_since = now
-        made.state = _HELD
-        made.unended = True
         made.renew_from = self.renew_from
-        made.next_at = 0.0
         made.first_at = self.first_at
-        made.report = SILENT
-        made.home = None
         return made
 
 
