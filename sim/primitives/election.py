@@ -90,7 +90,7 @@ class Election(Locks):
                 await Work(rng.random() * 2 * _POLL_S)
                 lead = rng.choice(self.things)
                 self.plays("Election.leader", "Election.observe")
-                leader, _, fence, _ = await mutex.inspect(lead.keys, process.settings.request_timeout_s)
+                leader, _, fence, *_ = await mutex.inspect(lead.keys, process.settings.request_timeout_s)
             except (Cancelled, RequestFailed):
                 continue
             if not leader:

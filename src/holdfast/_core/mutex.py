@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from holdfast._core.effects import Call, Reply
 from holdfast._core.keys import LockKeys
-from holdfast._core.kinds import LOCK
+from holdfast._core.kinds import LOCK, Kind
 from holdfast._core.record import Order
-from holdfast._core.replicas import Sync, SyncTail
+from holdfast._core.replicas import Sync
 from holdfast._core.replies import LockSeen, seen_of
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tenure import LocalWaiter, Tenure
@@ -35,11 +35,10 @@ def renewal(
     settings: Settings,
     request_timeout_s: float,
     node: int | None = None,
-    sync: SyncTail | None = None,
 ) -> Call:
     """Extend what the token holds to `ttl_ms` from now."""
     args = (token, ttl_ms, order.number, order.mark_ms(ttl_ms, settings.tombstone_ms))
-    return Call("renew", (keys.lock, keys.order_of(token)), args, request_timeout_s, node, sync)
+    return Call("renew", (keys.lock, keys.order_of(token)), args, request_timeout_s, node)
 
 
 #: This many locks at a time in one call of a script: it takes the server a third of a millisecond.
@@ -113,5 +112,7 @@ class LockAcquisition(Acquisition):
             self.turn.passed()
 
 
-async def inspect(keys: LockKeys, request_timeout_s: float) -> LockSeen:
-    return seen_of(await once_more(Call("inspect", (keys.lock, keys.fence, keys.queue), (), request_timeout_s)))
+async def inspect(keys: LockKeys, request_timeout_s: float, kind: Kind = LOCK) -> LockSeen:
+    """Look at what lies there of that kind."""
+    seen = (keys.lock, keys.fence, keys.queue) if kind.alone else keys.more(*kind.beside)
+    return seen_of(await once_more(Call("inspect", seen, (kind.name,), request_timeout_s)))

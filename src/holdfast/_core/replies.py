@@ -29,15 +29,11 @@ __all__ = [
     "QUEUED",
     "SCANNED",
     "LockSeen",
-    "RWSeen",
-    "SemaphoreSeen",
     "Taken",
     "executed",
     "nonsense",
     "promises_too_much",
-    "rw_seen_of",
     "seen_of",
-    "semaphore_seen_of",
     "taken_of",
     "text_of",
     "wake_of",
@@ -161,51 +157,25 @@ def taken_of(reply: Reply) -> Taken:
 
 
 class LockSeen(NamedTuple):
-    """What `inspect` shows of a lock: `remaining_ms` is -1 without a ttl, -2 where the lock is free."""
+    """What `inspect` shows: `remaining_ms` is -1 without a ttl, -2 where no one holds it alone.
+
+    `holders`: readers, or those of a semaphore; `limit` and `declared` of this are 0 where none is stored.
+    """
 
     holder: str
     remaining_ms: int
     fence: int
     waiters: int
+    holders: int = 0
+    limit: int = 0
+    declared: int = 0
+    used: int = 0
 
 
 def seen_of(reply: Reply) -> LockSeen:
-    """Parse `[holder, ms, fence, waiters]`."""
+    """Parse `[holder, ms, fence, waiters, holders, limit, declared, used]`, or its beginning."""
     holder = text_of(reply[0])
-    return LockSeen(holder, reply[1], seen_fence(reply[2], holder), reply[3])
-
-
-class RWSeen(NamedTuple):
-    """What `inspect` shows of a readers-writer lock; the first two of the exclusive holder, as in `LockSeen`."""
-
-    holder: str
-    remaining_ms: int
-    readers: int
-    waiters: int
-    fence: int
-
-
-def rw_seen_of(reply: Reply) -> RWSeen:
-    """Parse `[holder, ms, fence, waiters, readers]`."""
-    holder, remaining_ms, fence, waiters = seen_of(reply)
-    return RWSeen(holder, remaining_ms, reply[4], waiters, fence)
-
-
-class SemaphoreSeen(NamedTuple):
-    """What `inspect` shows of a semaphore; `limit` and `declared` are 0 where none is stored."""
-
-    limit: int
-    declared: int
-    used: int
-    waiters: int
-    holders: int
-    fence: int
-
-
-def semaphore_seen_of(reply: Reply) -> SemaphoreSeen:
-    """Parse `["", -2, fence, waiters, holders, limit, declared, used]`."""
-    _, _, fence, waiters, holders, limit, declared, used = reply
-    return SemaphoreSeen(limit, declared, used, waiters, holders, fence)
+    return LockSeen(holder, reply[1], seen_fence(reply[2], holder), *reply[3:])
 
 
 def text_of(value: bytes | str) -> str:

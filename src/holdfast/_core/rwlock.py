@@ -16,12 +16,10 @@ import re
 
 from holdfast._core.effects import Call, Now, Spawn
 from holdfast._core.failure import RequestFailed
-from holdfast._core.keys import LockKeys
 from holdfast._core.kinds import RWLOCK
 from holdfast._core.replicas import judge
-from holdfast._core.replies import RWSeen, rw_seen_of
 from holdfast._core.retry import Retry
-from holdfast._core.waiting import Acquisition, Args, Grant, granted, once_more, request_timeout_for
+from holdfast._core.waiting import Acquisition, Args, Grant, granted, request_timeout_for
 from holdfast.errors import LeaseLost, UpgradeRefused
 
 __all__ = [
@@ -30,7 +28,6 @@ __all__ = [
     "RWAcquisition",
     "become_reader",
     "downgrade",
-    "inspect",
     "reader_beneath",
     "upgrade_token",
 ]
@@ -115,11 +112,6 @@ async def downgrade(writer: RWAcquisition, reader: RWAcquisition) -> Grant | Non
         await Spawn(reader.give_back())
         await Spawn(writer.give_back())
         raise
-
-
-async def inspect(keys: LockKeys, request_timeout_s: float) -> RWSeen:
-    reply = await once_more(Call("inspect", keys.more(*RWLOCK.beside), (), request_timeout_s))
-    return rw_seen_of(reply)
 
 
 async def become_reader(writer: RWAcquisition, reader: RWAcquisition) -> Grant:

@@ -14,12 +14,11 @@ from holdfast._core.effects import Call
 from holdfast._core.keys import LockKeys
 from holdfast._core.kinds import SEMAPHORE
 from holdfast._core.replicas import Sync
-from holdfast._core.replies import SemaphoreSeen, semaphore_seen_of
 from holdfast._core.settings import DEFAULT, Settings
-from holdfast._core.waiting import Acquisition, Args, once_more
+from holdfast._core.waiting import Acquisition, Args
 from holdfast.errors import DeclarationMismatch, TooManyPermits
 
-__all__ = ["SemaphoreAcquisition", "inspect", "resize"]
+__all__ = ["SemaphoreAcquisition", "resize"]
 
 #: Refusals of sem_acquire.
 _DECLARED_OTHERWISE, _TOO_MANY = -2, -3
@@ -69,8 +68,3 @@ async def resize(keys: LockKeys, limit: int, request_timeout_s: float, settings:
         request_timeout_s,
     )
     return int(reply)
-
-
-async def inspect(keys: LockKeys, request_timeout_s: float) -> SemaphoreSeen:
-    call = Call("inspect", keys.more(*SEMAPHORE.beside), (SEMAPHORE.name,), request_timeout_s)
-    return semaphore_seen_of(await once_more(call))

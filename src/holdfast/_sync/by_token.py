@@ -144,5 +144,5 @@ class TokenLock:
 
     def holder(self) -> tuple[str, float | None] | None:
         """(The token of its holder, for how many seconds (None: without a limit)); None when it is free."""
-        token, remaining_ms, _, _ = self._lock._inspect()
+        token, remaining_ms, *_ = self._lock._inspect()
         return (token, remaining_ms / 1000 if remaining_ms >= 0 else None) if token else None

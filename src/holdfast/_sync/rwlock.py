@@ -9,11 +9,12 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast._api.options import Duration, Options, options_after, timeout_of
-from holdfast._core import rwlock
+from holdfast._core import mutex, rwlock
 from holdfast._core.effects import Protocol
 from holdfast._core.keys import lock_keys
+from holdfast._core.kinds import RWLOCK
 from holdfast._core.record import LeaseRecord
-from holdfast._core.replies import RWSeen
+from holdfast._core.replies import LockSeen
 from holdfast._core.waiting import Busy, Grant
 from holdfast._runtime.cancel import Cancel
 from holdfast._runtime.clock import clock
@@ -205,16 +206,18 @@ class RWLock:
 
         In one request, and one more when this client sees that of the writer for the first time, to learn who it is.
         """
-        token, remaining_ms, readers, waiters, fence = self._inspect()
+        seen = self._inspect()
         with importing:
             from holdfast._api.holder import RWLockStatus
             from holdfast._sync.overview import holder_by
-        writer = holder_by(self._session, token, remaining_ms, fence) if token else None
-        return RWLockStatus(self._name, writer, readers, waiters, fence)
+        writer = None
+        if seen.holder:
+            writer = holder_by(self._session, seen.holder, seen.remaining_ms, seen.fence)
+        return RWLockStatus(self._name, writer, seen.holders, seen.waiters, seen.fence)
 
     def readers(self) -> int:
         """Return the number of readers at this moment. Only good for reporting."""
-        return self._inspect().readers
+        return self._inspect().holders
 
     def writing(self) -> bool:
         """True if a client writes (or holds the lock of that name) at this moment. Only good for reporting."""
@@ -224,8 +227,9 @@ class RWLock:
         """Return the number of queued waiters, including those whose process died since."""
         return self._inspect().waiters
 
-    def _inspect(self) -> RWSeen:
-        return self._session.run(rwlock.inspect(self._keys, self._session.settings.request_timeout_s))
+    def _inspect(self) -> LockSeen:
+        session = self._session
+        return session.run(mutex.inspect(self._keys, session.settings.request_timeout_s, RWLOCK))
 
     def __repr__(self) -> str:
         return f"<RWLock {self._name!r}: ttl {self._options.ttl_ms / 1000:g} s>"

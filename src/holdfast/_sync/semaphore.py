@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Never
 
 from holdfast._api.options import PERMITS_MAX, Duration, Options, check_count, refuse_keywords, timeout_of
-from holdfast._core import semaphore
+from holdfast._core import mutex, semaphore
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import SEMAPHORE
-from holdfast._core.replies import SemaphoreSeen
+from holdfast._core.replies import LockSeen
 from holdfast._runtime.cancel import Cancel
 from holdfast._runtime.lazily import importing
 from holdfast._sync.lease import Lease
@@ -101,10 +101,11 @@ class Semaphore(TurnLeasable[Lease]):
 
     def status(self) -> SemaphoreStatus:
         """Permits, holders, waiters and last fencing token at one moment, in one request. Only for reporting."""
-        limit, _, used, waiters, holders, fence = self._inspect()
+        seen = self._inspect()
         with importing:
             from holdfast._api.holder import SemaphoreStatus
-        return SemaphoreStatus(self._name, limit or self._declared, used, holders, waiters, fence)
+        permits = seen.limit or self._declared
+        return SemaphoreStatus(self._name, permits, seen.used, seen.holders, seen.waiters, seen.fence)
 
     def permits(self) -> int:
         """Return the number of permits in all; 0 when the server does not know it yet. Only good for reporting."""
@@ -119,8 +120,9 @@ class Semaphore(TurnLeasable[Lease]):
         """Return the number of queued waiters, including those whose process died since."""
         return self._inspect().waiters
 
-    def _inspect(self) -> SemaphoreSeen:
-        return self._session.run(semaphore.inspect(self._keys, self._session.settings.request_timeout_s))
+    def _inspect(self) -> LockSeen:
+        session = self._session
+        return session.run(mutex.inspect(self._keys, session.settings.request_timeout_s, SEMAPHORE))
 
     def __repr__(self) -> str:
         return f"<Semaphore {self._name!r}: {self._declared or 'as stored'} permits, ttl {self.ttl:g} s>"
