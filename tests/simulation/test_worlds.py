@@ -29,7 +29,7 @@ def seeds(short: range, long: range) -> list[Any]:
 #: Seeds of every primitive in the ordinary mode, and in the two without violations to be shown.
 ORDINARY = seeds(range(4), range(4, 12))
 OTHER = seeds(range(2), range(2, 5))
-#: The first seed in which what nobody can promise breaks, where that is not 0: others are played if it does not there.
+#: The first seed in which what cannot be promised breaks, where that is not 0: others are played if it does not there.
 BREAKS = {
     "restart-empty": 12,
     "failover-no-wait": 4,
