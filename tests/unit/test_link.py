@@ -194,6 +194,14 @@ def test_a_silent_connection_gets_no_new_requests(server: Server, peer: Peer, mo
     eventually(lambda: len(server._all) == 1, "and is closed when it owes nothing any more")
 
 
+def test_callers_leave_a_silent_connection_too(server: Server, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "SILENCE_S", 0.05)
+    connected(server)
+    peer.answer = lambda words: None
+    assert asked(server, patience_s=0.2).kind() == "silent"
+    eventually(lambda: server.link is None, "what they ask next goes on another one")
+
+
 def test_a_silent_connection_is_left_though_what_it_owes_is_waited_for(
     server: Server, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
