@@ -252,9 +252,10 @@ class Storm:
     def main_thread(self) -> None:
         """Given up by a signal handler that raises."""
         who = "main thread"
-        armed = True
+        armed = False
 
         def handler(_: int, frame: FrameType | None) -> None:
+            nonlocal armed
             while frame is not None:
                 code = frame.f_code
                 if code.co_name == "__del__" or code.co_filename.endswith("_weakrefset.py"):
@@ -263,19 +264,23 @@ class Storm:
                     return
                 frame = frame.f_back
             if armed:
+                armed = False  # once: what comes behind it is not to be struck
                 raise Interrupted
 
         before = signal.signal(signal.SIGALRM, handler)
         try:
             while not self.over.is_set():
-                armed = True
                 try:
-                    signal.setitimer(signal.ITIMER_REAL, 0.0001 + self.pause_s())
-                    with self.locks.lock(self.pick()) as lease:
-                        armed = False  # what the test notes is not interrupted
-                        with self.room(who, lease):
-                            time.sleep(0)
+                    try:
                         armed = True
+                        signal.setitimer(signal.ITIMER_REAL, 0.0001 + self.pause_s())
+                        with self.locks.lock(self.pick()) as lease:
+                            armed = False  # what the test notes is not interrupted
+                            with self.room(who, lease):
+                                time.sleep(0)
+                            armed = True
+                    finally:
+                        armed = False
                 except Interrupted:
                     self.count(who)
         finally:
