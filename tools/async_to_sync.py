@@ -331,8 +331,7 @@ def asyncio_names(package: Path = PACKAGE) -> str | None:
     if homes is None:
         return None
     left_out = [name for home in FOR_THREADS for name in homes.pop(home, ())]
-    errors = _literal(package / "errors.py", "__all__") or ()  # written out: mypy follows `+=` through one module only
-    names = sorted(name for name in (*_literal(path, "__all__"), *errors) if name not in left_out)
+    names = [name for name in _literal(path, "__all__") if name not in left_out]
     head = (package / "asyncio.py").read_text(encoding="utf-8").partition("\nfrom ")[0]
     imports = [
         f"from holdfast.{home.replace('_sync', '_async')} import {', '.join(its)}" for home, its in homes.items()
