@@ -44,7 +44,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 class Room:
-    """What is under one lock: one is inside at a time, with a greater fencing token each."""
+    """A room under one lock: one is inside at a time, with a greater fencing token each."""
 
     def __init__(self) -> None:
         self.inside: list[str] = []

@@ -218,19 +218,25 @@ async def give_back(keys: LockKeys, token: str, ttl_ms: int, scripts: Scripts, s
 async def _next_fence(keys: LockKeys, token: str, request_timeout_s: float, settings: Settings) -> int | None:
     """The next fencing token, as fence.lua makes it; None when the lock is ours no more."""
     session = f"plain {token}"
-    for _ in range(_TRIES):
-        last = await Command(("GET", keys.fence), request_timeout_s, key=keys.lock, fits=MAYBE)
-        seconds, micros = await Command(("TIME",), request_timeout_s, key=keys.lock, fits=MOMENT)
-        fence = max(_fence(keys, last) + 1, int(seconds) * 1_000_000 + int(micros))
-        await watch(session, (keys.lock, keys.fence), request_timeout_s)
-        held = _is(await read(session, keys.lock, ("GET", keys.lock), request_timeout_s, MAYBE), token)
-        same = await read(session, keys.lock, ("GET", keys.fence), request_timeout_s, MAYBE) == last
-        write = ("SET", keys.fence, fence, "PX", settings.fence_ms)
-        written = await finish(session, keys.lock, [write] if held and same else [], request_timeout_s)
-        if not held:
-            return None
-        if same and written is not CONFLICT:
-            return fence
+    try:
+        for _ in range(_TRIES):
+            last = await Command(("GET", keys.fence), request_timeout_s, key=keys.lock, fits=MAYBE)
+            seconds, micros = await Command(("TIME",), request_timeout_s, key=keys.lock, fits=MOMENT)
+            fence = max(_fence(keys, last) + 1, int(seconds) * 1_000_000 + int(micros))
+            await watch(session, (keys.lock, keys.fence), request_timeout_s)
+            held = _is(await read(session, keys.lock, ("GET", keys.lock), request_timeout_s, MAYBE), token)
+            same = await read(session, keys.lock, ("GET", keys.fence), request_timeout_s, MAYBE) == last
+            write = ("SET", keys.fence, fence, "PX", settings.fence_ms)
+            written = await finish(session, keys.lock, [write] if held and same else [], request_timeout_s)
+            if not held:
+                return None
+            if same and written is not CONFLICT:
+                return fence
+    except RequestFailed:
+        raise  # its connection is closed
+    except BaseException:
+        await Spawn(leave(session, keys.lock, request_timeout_s))
+        raise
     return None
 
 

@@ -157,7 +157,7 @@ def taken_of(reply: Reply) -> Taken:
 
 
 class LockSeen(NamedTuple):
-    """What `inspect` shows: `remaining_ms` is -1 without a ttl, -2 where no one holds it alone.
+    """The answer of `inspect`: `remaining_ms` is -1 without a ttl, -2 where no one holds it alone.
 
     `holders`: readers, or those of a semaphore; `limit` and `declared` of this are 0 where none is stored.
     """

@@ -47,7 +47,7 @@ exit status: 0 when a holder was told; 66 no one holds it  75 its holder hears n
 
 
 class _Outcome(NamedTuple):
-    """What came of it: the status, a line for each holder, and the facts for programs."""
+    """The outcome: the status, a line for each holder, and the facts for programs."""
 
     status: int
     lines: list[str]

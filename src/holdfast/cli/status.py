@@ -32,7 +32,7 @@ exit status: 0 when the server answered, whether the lock is held or free;
 
 @dataclass(frozen=True)
 class _Seen:
-    """What has the name. `also`: by its kind, what is no lock. `slots`: those of `holdfast run --slots`."""
+    """All that has the name. `also`: by its kind, what is no lock. `slots`: those of `holdfast run --slots`."""
 
     lock: Listed
     semaphore: Listed

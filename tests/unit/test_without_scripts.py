@@ -1,0 +1,39 @@
+"""Locks on a server that runs no scripts: what an interruption leaves of a session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast._core import plain
+from holdfast._core.effects import Command, Spawn
+from holdfast._core.keys import lock_keys
+from holdfast._core.settings import DEFAULT
+
+
+class Interrupted(BaseException):
+    """As a cancellation is."""
+
+
+_ANSWERS: dict[str | bytes | int | float, Any] = {"GET": b"t", "TIME": [b"1", b"2"]}
+
+
+@pytest.mark.parametrize("commands", [4, 5], ids=["after the first read", "after the second read"])
+def test_a_session_ends_that_is_interrupted_between_its_watch_and_its_write(commands: int) -> None:
+    """Watching on, the session would keep a connection until its client is closed."""
+    protocol = plain._next_fence(lock_keys("holdfast", "a"), "t", 1.0, DEFAULT)
+    effect: Any = protocol.send(None)
+    sessions: set[str | None] = set()
+    for _ in range(commands - 1):
+        assert isinstance(effect, Command)
+        sessions.add(effect.session)
+        effect = protocol.send(None if effect.args[1:2] == ("holdfast:{a}:fence",) else _ANSWERS.get(effect.args[0]))
+    left: Any = protocol.throw(Interrupted())
+    assert isinstance(left, Spawn)
+    ending: Any = left.protocol.send(None)
+    assert (ending.args, {None, ending.session}) == (("UNWATCH",), sessions)
+    with pytest.raises(StopIteration):
+        _ = left.protocol.send(b"OK")
+    with pytest.raises(Interrupted):
+        _ = protocol.send(None)
