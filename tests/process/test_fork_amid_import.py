@@ -37,9 +37,10 @@ sys.exit(os.waitstatus_to_exitcode(status) != 0)
 @pytest.mark.parametrize(
     ("module", "call"),
     [
-        ("inspect", "locks.locked('a')(print)"),
+        ("holdfast._sync.semaphore", "locks.semaphore('a', 1)"),
+        ("holdfast._sync.multilock", "locks.multilock('a', 'b')"),
         ("holdfast._sync.overview", "locks.list()"),
-        ("holdfast._api.holder", "holdfast.Holder"),
+        ("holdfast._api.outcome", "holdfast.Outcome"),
     ],
 )
 def test_the_child_does_not_wait_for_the_import(module: str, call: str) -> None:

@@ -29,19 +29,9 @@ from holdfast._api.options import (
     timeout_of,
     ttl_ms_of,
 )
-from holdfast._async.condition import Condition
-from holdfast._async.decorators import locked
-from holdfast._async.election import Election
-from holdfast._async.gates import Barrier, CountDownLatch, Event
 from holdfast._async.lease import Lease
 from holdfast._async.lifecycle import Session
 from holdfast._async.lock import Lock
-from holdfast._async.multilock import MultiLock
-from holdfast._async.once import forget, get_or_set, once
-from holdfast._async.optimistic import Optimistic, compare_and_set, fenced_set
-from holdfast._async.rwlock import RWLock
-from holdfast._async.semaphore import Semaphore
-from holdfast._core.optimistic import Value
 from holdfast._core.settings import DEFAULT, Settings
 
 # sync: from holdfast._runtime.lazily import importing, lazily
@@ -56,6 +46,14 @@ if TYPE_CHECKING:
     from holdfast._api.holder import Holder
     from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Kind, Listed
+    from holdfast._async.condition import Condition
+    from holdfast._async.election import Election
+    from holdfast._async.gates import Barrier, CountDownLatch, Event
+    from holdfast._async.multilock import MultiLock
+    from holdfast._async.optimistic import Optimistic
+    from holdfast._async.rwlock import RWLock
+    from holdfast._async.semaphore import Semaphore
+    from holdfast._core.optimistic import Value
     from holdfast._reports.observing import Observer
 
 __all__ = ["Client", "connect"]
@@ -70,7 +68,7 @@ _DAY_S = 86_400
 _POLL_LEAST_S = 0.01
 
 
-# What takes long to import is imported where it is needed: `holdfast run` stands in front of cron jobs.
+# What only some programs use is imported where it is made: `holdfast run` stands in front of cron jobs.
 class Client:
     # sync-say: redis.asyncio.Redis(host => redis.Redis(host
     # sync-say: a redis-py or valkey-py asyncio client; => a redis-py or valkey-py client;
@@ -219,6 +217,8 @@ class Client:
         `max_hold` counts from the first lease on.
         """
         self._not_over_quorum("a shared lock")
+        with importing:
+            from holdfast._async.rwlock import RWLock
         return RWLock(self._session, check_name(name), options_of(options, self._options))
 
     @explains_options
@@ -232,6 +232,8 @@ class Client:
         `DeclarationMismatch` when it is used. `resize` changes it for all. Not related to the lock of that name.
         """
         self._not_over_quorum("a semaphore")
+        with importing:
+            from holdfast._async.semaphore import Semaphore
         declared = 0 if permits is None else check_count("permits", permits, 1, PERMITS_MAX)
         return Semaphore(self._session, check_name(name), options_of(options, self._options), declared)
 
@@ -246,6 +248,8 @@ class Client:
         order) may be held already. One fencing token for all.
         """
         self._not_over_quorum("several locks at once")
+        with importing:
+            from holdfast._async.multilock import MultiLock
         return MultiLock(self._session, check_names(names), options_of(options, self._options))
 
     def condition(self, lock: Lock, name: str = "default") -> Condition:
@@ -255,6 +259,8 @@ class Client:
         the lock.
         """
         self._not_over_quorum("a condition")
+        with importing:
+            from holdfast._async.condition import Condition
         if type(lock) is not Lock or lock._session is not self._session:
             raise ConfigurationError("lock", lock, "a lock that this client has made")
         return Condition(lock, check_name(name))
@@ -265,6 +271,8 @@ class Client:
         All declare the same `count`. The server forgets it `retain` seconds after its last use.
         """
         self._not_over_quorum("a latch")
+        with importing:
+            from holdfast._async.gates import CountDownLatch
         declared = check_count("count", count, 1, COUNT_MAX)
         return CountDownLatch(self._session, check_name(name), declared, ttl_ms_of(retain, "retain"))
 
@@ -274,6 +282,8 @@ class Client:
         The server forgets that it was set `retain` seconds after its last use.
         """
         self._not_over_quorum("an event")
+        with importing:
+            from holdfast._async.gates import Event
         return Event(self._session, check_name(name), ttl_ms_of(retain, "retain"))
 
     def barrier(self, name: str, parties: int, *, retain: Duration = _DAY_S) -> Barrier:
@@ -282,12 +292,16 @@ class Client:
         All declare the same `parties`. The server forgets it `retain` seconds after its last use.
         """
         self._not_over_quorum("a barrier")
+        with importing:
+            from holdfast._async.gates import Barrier
         declared = check_count("parties", parties, 1, PARTIES_MAX)
         return Barrier(self._session, check_name(name), declared, ttl_ms_of(retain, "retain"))
 
     @explains_options
     def election(self, name: str, **options: Unpack[LeaseOptions]) -> Election:
         """An election called `name`: of all who campaign, one leads at a time, as long as it renews its lease."""
+        with importing:
+            from holdfast._async.election import Election
         return Election(self._session, check_name(name), options_of(options, self._options))
 
     def held(self) -> tuple[Lease, ...]:
@@ -414,6 +428,8 @@ class Client:
     def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
         """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""
         self._not_over_quorum("an optimistic write")
+        with importing:
+            from holdfast._async.optimistic import Optimistic
         checked = check_names(keys)
         return Optimistic(self._session, checked, check_count("attempts", attempts, 1, 1_000_000))
 
@@ -433,6 +449,8 @@ class Client:
         Raises `OutcomeUnknown` when the answer was lost: it is not repeated, since that answer could mislead.
         """
         self._not_over_quorum("compare_and_set")
+        with importing:
+            from holdfast._async.optimistic import compare_and_set
         return await compare_and_set(self._session, key, expected, new, ttl, keep_ttl)
 
     @explains_options
@@ -463,6 +481,8 @@ class Client:
         and `lease.fencing_token` tells the two apart. It never counts as done before it has returned.
         """
         self._not_over_quorum("once")
+        with importing:
+            from holdfast._async.once import once
         checked = options_of(options, self._options)
         retain_ms = ttl_ms_of(retain, "retain")
         return await once(self._session, name, function, retain_ms, fingerprint, failure, timeout_of(timeout), checked)
@@ -475,6 +495,8 @@ class Client:
         While a client runs it, that is waited for: `timeout` seconds at most, then `AcquireTimeout`.
         """
         self._not_over_quorum("once")
+        with importing:
+            from holdfast._async.once import forget
         await forget(self._session, name, timeout_of(timeout), self._options)
 
     @explains_options
@@ -504,6 +526,8 @@ class Client:
         Returns the value as bytes. A value that is there costs one GET, and one PTTL with `stale`.
         """
         self._not_over_quorum("get_or_set")
+        with importing:
+            from holdfast._async.once import get_or_set
         checked = options_of(options, self._options)
         expire_ms = None if expire is None else ttl_ms_of(expire, "expire")
         stale_ms = 0 if stale is None else ttl_ms_of(stale, "stale")
@@ -567,6 +591,8 @@ class Client:
         `AcquireTimeout`. `skip_if_held`: do not wait, and return `otherwise` when it is held.
         `reentrant`: as in `lock`. Signature and types are kept. A loss cancels the body, as by `async with`.
         """
+        with importing:
+            from holdfast._async.decorators import locked
 
         def make(name: str) -> Lock:
             return self.lock(name, reentrant=reentrant, **options)
@@ -592,6 +618,8 @@ class Client:
         The calls of a name hold permits of the semaphore of that name; all that are decorated for it declare the same
         `permits`: `DeclarationMismatch`. `template` and `timeout` as in `locked`.
         """
+        with importing:
+            from holdfast._async.decorators import locked
         count = check_count("permits", permits, 1, PERMITS_MAX)
         made: Callable[[Any], Any] = locked(
             lambda name: self.semaphore(name, count, **options), template, False, timeout_of(timeout), None
@@ -638,6 +666,8 @@ class Client:
         self, key: str, value: Value, fencing_token: int, ttl_ms: int | None, remember_ms: int
     ) -> None:
         self._not_over_quorum("a guarded write")
+        with importing:
+            from holdfast._async.optimistic import fenced_set
         await fenced_set(self._session, key, value, fencing_token, ttl_ms, remember_ms)
 
 
