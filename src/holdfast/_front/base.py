@@ -109,7 +109,7 @@ class Front:
         self.engine, self.troubles = client.engine, client.troubles
         self.can_ask, self.contention, self.releasing = client.can_ask, client.contention, client.releasing
         #: The only server; None where one has to be found by the key.
-        self._only: Server | None = getattr(self.topology, "only", None)
+        self._only = client.only
         self.schedule, self.lines, self.lease_cache = client.schedule, client.lines, client.lease_cache
         self.notices, self.queueing, self.listening = client.notices, client.queueing, client.listening
         self.unwatch, self.finish = client.unwatch, client.finish
