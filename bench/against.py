@@ -75,7 +75,7 @@ def main(words: Sequence[str] | None = None) -> int:
         here: list[Figures] = []
         there: list[Figures] = []
         for turn in range(options.rounds):
-            # Who begins changes, so that what one leaves behind falls on both.
+            # They begin in turn, so that what one leaves behind falls on both.
             sides = [(HERE, here), (options.checkout.resolve(), there)]
             for checkout, found in sides if turn % 2 == 0 else sides[::-1]:
                 found.append(measure(checkout, row, *more))

@@ -4,7 +4,7 @@
  * and again. With CRASHES each may die once at any moment; a dead holder's place goes when its time is over, a dead
  * waiter's when it comes to the head of the queue.
  *
- * Laws, with no option: no reader beside a writer, no two writers (asserted); who waits and lives has its turn in the end
+ * Laws, with no option: no reader beside a writer, no two writers (asserted); a waiter that lives has its turn in the end
  * (ltl turn, with weak fairness). Options that take one assumption away, each of which has to break one law:
  *   BARGE    readers come in while others read, past the queue: the writer starves
  *   TWOSTEP  looking and taking are two scripts: a reader beside a writer

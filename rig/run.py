@@ -202,7 +202,7 @@ class Run:
         until = time.monotonic() + _BEGIN_S
         while not all(self._has_asked(worker) for worker in self.workers):
             if time.monotonic() > until or not all(worker.running for worker in self.workers):
-                return  # that it ends by itself is found by who looks at the workers
+                return  # that it ends by itself is found where the workers are looked at
             time.sleep(0.02)
 
     def _has_asked(self, worker: _Worker) -> bool:

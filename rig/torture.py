@@ -258,7 +258,7 @@ def _locks_of(history: History, progress_s: float, timeout_s: float) -> dict[str
         else:
             locks[lock] = {"kind": "rwlock" if lock == "torture-rw" else "lock"}
         if lock.startswith("torture-several"):
-            # Who waits for one lock of several may have another one, unseen, until its timeout.
+            # A waiter for one lock of several may have another one, unseen, until its timeout.
             locks[lock]["progress_s"] = progress_s + timeout_s
         elif lock.startswith("own-"):
             locks[lock]["progress_s"] = 2 * OWN_TTL_S  # a client that is closed while its server hangs leaves it

@@ -60,8 +60,8 @@ class _Place:
 
 
 class _Moment(NamedTuple):
-    """Who held and who waited from one time on: by name, (holders, queue) in order. Who has died waits for as long as
-    the server has not noticed.
+    """Who held and who waited from one time on: by name, (holders, queue) in order. One that has died
+    waits for as long as the server has not noticed.
     """
 
     since: float
@@ -122,7 +122,7 @@ class Deadlocks(Primitive):
         self.dead: set[str] = set()
         #: What parties hold by tokens that do not tell: of leases that a client hands on.
         self.marked: dict[Party, list[str]] = {}
-        #: Who waits for that in its client, and who holds by a token that its client has handed on.
+        #: The waiters for that in its client, and the holders by a token that its client has handed on.
         self.lines: dict[tuple[str, str], list[_Place]] = {}
         self.handed_to: dict[str, Party] = {}
         #: Of which lock a token is that may be handed on.

@@ -606,7 +606,7 @@ class SmallWorld(World):
         if kind == Wake.BREAK:
             thing.shown.add(token.encode())
             undo = held.turn(self.settings).undo(self.settings.tombstone_ms, self.settings.request_timeout_s)
-            self.send(_Message("request", f"of who breaks {token}", holder, None, self._run, holder, undo))
+            self.send(_Message("request", f"of the one that breaks {token}", holder, None, self._run, holder, undo))
             self.messages[-1].late = True
 
     def _run(self, holder: Process, call: Call) -> None:

@@ -2,8 +2,9 @@
 
     python -m testbed.profiles [PROFILE …]
 
-prints the table: for each profile and primitive the time from a release (a notification, an opening) to who waited for
-it, in ms; or what the primitive is refused for, by a `ConfigurationError` at its first use; or "fails", which is a bug.
+prints the table: for each profile and primitive the time from a release (a notification, an opening) to the end of the
+wait, in ms; or what the primitive is refused for, by a `ConfigurationError` at its first use; or "fails", which is a
+bug.
 
 What services forbid is taken from their documentation. A profile shows that holdfast works without it, not that it
 works on that service.
@@ -30,7 +31,7 @@ from testbed.waiting import eventually
 
 __all__ = ["PRIMITIVES", "PROFILES", "Outcome", "Profile", "outcome", "running"]
 
-#: The lease of who is waited for, s: far longer than any wait may take.
+#: The lease of the holder that is waited for, s: far longer than any wait may take.
 TTL_S = 20.0
 #: Of a Cluster.
 _SLOTS = 16_384
@@ -44,7 +45,7 @@ class Profile(NamedTuple):
     forbids: tuple[str, ...] = ()
     refused: Mapping[str, str] = MappingProxyType({})
     config: Mapping[str, embedded.ConfigValue] = MappingProxyType({})
-    #: It knows nothing of who subscribes: that stays with what stands before it.
+    #: It knows nothing of subscribers: that stays with what stands before it.
     hides_subscribers: bool = False
     #: Its memory is filled before it is used.
     full: bool = False

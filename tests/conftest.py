@@ -31,8 +31,8 @@ from testbed.waiting import eventually
 from tests.support.apis import APIS, MORE_APIS, Api, warm
 from tests.support.scripts import Scripts
 
-# Who was started in the background by a shell, or by nohup, inherits that some signals are ignored, and would pass that
-# on to the programs under test. These must begin with the default, as from a terminal.
+# A process that a shell, or nohup, has started in the background inherits that some signals are ignored, and would pass
+# that on to the programs under test. These must begin with the default, as from a terminal.
 for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)

@@ -34,7 +34,7 @@ class _Barrier(Thing):
         self.generation = 0
         self.broken = False
         self.arrived: list[bytes] = []
-        #: Who was let go on, and as which of its generation.
+        #: The parties that were let go on, and as which of their generation.
         self.released: dict[bytes, tuple[int, int]] = {}
         #: The generation that a party was told to be in.
         self.told: dict[bytes, int] = {}

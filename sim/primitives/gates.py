@@ -1,4 +1,4 @@
-"""Events and latches: who waits goes through once it is or was open, and not before; an action counts once."""
+"""Events and latches: waiters go through once it is or was open, and not before; an action counts once."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Lock(Thing):
         self.left_at: dict[str, list[float]] = {}
 
     def overtakes(self, process: Process, line: str, tenure: str, since: float) -> None:
-        """A worker that waits since then is granted it: who has waited for longer elsewhere is overtaken."""
+        """A worker that waits since then is granted it: one that has waited for longer elsewhere is overtaken."""
         world = self.world
         waiting = self.ledger.waiting
         began = self.tenures.setdefault(tenure, world.now)
@@ -128,7 +128,7 @@ class Locks(Sessions[Lock]):
             token += f"!{exclusive.crash_ms}"
         note: Note | None = None
         if self.in_lines and settings.tenure_ms:
-            # Who waits for each other has the same options.
+            # Those that wait for each other have the same options.
             ttl_ms = options.line_ttl_ms(exclusive.renews)
             note = process.notes.setdefault((keys.lock, exclusive.renews), Note())
             if not is_alone(note, process.lines) and timeout_s != 0:
@@ -243,7 +243,7 @@ class Locks(Sessions[Lock]):
         free_since = max(lock.ledger.held_until() for lock in locks)
         parts = []
         for lock in locks:
-            # Who gets several at once has waited for the last of them.
+            # One that gets several at once has waited for the last of them.
             lock.ledger.idle_since = free_since
             parts.append((lock, lock.ledger.granted(process, record)))
             written = lock.fences.get(parts[-1][1].token, ())
@@ -315,7 +315,9 @@ class Locks(Sessions[Lock]):
         if (record.reason or "").startswith("broken by ") and not any(
             record.token.encode() in lock.shown for lock in self.things
         ):
-            self.world.fail("broken", f"{record.token} was lost as {record.reason}, and was not shown to who breaks")
+            self.world.fail(
+                "broken", f"{record.token} was lost as {record.reason}, and was not shown to the one that breaks"
+            )
         await super().end(process, record, parts, cancelled)
 
     # -- invariants on the server -----------------------------------------------------------------

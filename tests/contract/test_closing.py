@@ -30,7 +30,7 @@ HELD: dict[str, Callable[[Any, str], Any]] = {
     "multilock": lambda locks, name: locks.multilock(f"{name}-1", f"{name}-2"),
     "unrenewed": lambda locks, name: locks.lock(name, renew=False),
 }
-#: Who comes next: where several may read, a writer.
+#: The one that comes next: where several may read, a writer.
 _NEXT = {"read": "write", "reentrant": "lock", "unrenewed": "lock"}
 #: What can be waited for, while the lock of that name is held by the same client.
 WAITED: dict[str, Callable[[Any, str], Any]] = {

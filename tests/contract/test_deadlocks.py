@@ -277,7 +277,7 @@ def test_who_holds_what_was_handed_on_is_seen_without_any_check(api: Api, url: s
 
 @pytest.mark.parametrize("options", [{"tenure": 0.02}, {"cache_for": 1}])
 def test_leases_that_a_client_hands_on(api: Api, url: str, unique_name: str, options: dict[str, float]) -> None:
-    """Their tokens are those of who held them first: who waits by `deadlock_check` says that it holds them now."""
+    """Their tokens are those of the first holders: one that waits by `deadlock_check` says that it holds them now."""
     cached = {"cache_for": options.pop("cache_for", None)}
     locks, others = api.connect(url, **options), api.connect(url, **options)
     a, b = f"{unique_name}-a", f"{unique_name}-b"

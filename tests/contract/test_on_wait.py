@@ -1,4 +1,4 @@
-"""`on_wait`: who waits for a lock is told for whom, and at which place."""
+"""`on_wait`: a waiter is told who holds the lock, and its own place."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_a_failure_is_shared_with_those_who_wait(locks: Any, others: Any, api: A
         assert isinstance(error, MakeFailed)
         assert (error.name, error.error) == (lock, "ValueError: no such\\npage")
     assert other.calls == 0
-    # Who comes later tries.
+    # One that comes later tries.
     assert others.get_or_set(unique_name, other.function, expire=30, failure="share") == b"value"
 
 

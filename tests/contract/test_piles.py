@@ -267,7 +267,7 @@ def test_a_fencing_token_that_cannot_grow_is_an_error(locks: Any, raw: Any, uniq
 def test_a_handoff_with_a_fencing_token_that_cannot_grow(
     api: Api, locks: Any, others: Any, raw: Any, unique_name: str
 ) -> None:
-    """The release is one; who waits is told."""
+    """The release is one; the waiter is told."""
     held = locks.lock(unique_name, ttl=TTL_S).acquire()
     waiting = api.start(others.lock(unique_name, ttl=TTL_S).acquire, 30)
     eventually(lambda: raw.zcard(queue_of(unique_name)) == 1)

@@ -70,7 +70,7 @@ class Place:
         self.admins: list[Any] = [redis.Redis.from_url(server.url, decode_responses=True) for server in servers]
         self.user = unique("acl")[-30:]
         self.url = self._url(f"{self.user}:pw@")
-        #: The same, for who may do everything.
+        #: The same, for a user that may do everything.
         self.free_url = self._url("")
 
     def _url(self, who: str) -> str:

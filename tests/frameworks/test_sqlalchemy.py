@@ -1,4 +1,4 @@
-"""SQLAlchemy on SQLite: who comes too late is refused by the column with the fencing token."""
+"""SQLAlchemy on SQLite: a write that comes too late is refused by the column with the fencing token."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_13_a_stopped_waiter_costs_its_claim_and_not_a_ttl(
         first, last = raw.zrange(f"{key(unique_name)}:queue", 0, -1)
         assert holder.ask("release")["state"] == "RELEASED"
         assert raw.get(key(unique_name)) == first, "it was handed to the one that is stopped"
-        assert waiter.answer()["token"] == last, "in seconds: who comes next looks after it, before the hour is over"
+        assert waiter.answer()["token"] == last, "in seconds: the next waiter looks after it, before the hour is over"
         stopped.signal(signal.SIGCONT)
         eventually(lambda: raw.zcard(f"{key(unique_name)}:queue") == 1)
         assert waiter.ask("release")["state"] == "RELEASED"

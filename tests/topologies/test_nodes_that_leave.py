@@ -87,7 +87,7 @@ def test_connections_to_a_node_that_has_left_are_closed(
         waiting.result(20).release()
 
     def are_gone() -> bool:
-        """With threads the table is read by who asks for something."""
+        """With threads, the caller that asks for something reads the table."""
         for client in (locks, waiters):
             client.lock(unique_name).locked()
         return not any(node.clients for node in nodes[1:-1])

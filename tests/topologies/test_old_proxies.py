@@ -80,7 +80,7 @@ def test_messages_come_by_a_second_connection(api: Api, old: Old, unique_name: s
     locks, others = api.connect(old.url), api.connect(old.url)
     for number in range(3):
         hand_over(api, locks, others, f"{unique_name}-{number}")
-    assert len(old.subscribed) in (1, 2), "one of who waits, and one of who holds for a tenth of a second"
+    assert len(old.subscribed) in (1, 2), "one of the waiter, and one of a holder of more than a tenth of a second"
     assert 3 * old.hellos <= old.requests, (
         "with each connection, of which a slow machine takes more, not with each request"
     )

@@ -216,7 +216,7 @@ def test_older_servers_have_handoffs(
 
 
 def test_a_cluster_that_is_upgraded(api: Api, unique_name: str) -> None:
-    """One node is of Redis 6.2: who waits there listens in the old way, and in the new one when the slot has moved."""
+    """One node is of Redis 6.2: waiters there listen in the old way, and in the new one when the slot has moved."""
     with Cluster(replicas=False, kinds=["redis62", "redis70", "redis70"]) as own:
         name = next(each for number in range(1000) if own.owner_of(key(each := f"{unique_name}-{number}")) == 0)
         one, other = api.connect(own.url, ttl=TTL_S), api.connect(own.url, ttl=TTL_S)

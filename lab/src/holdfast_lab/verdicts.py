@@ -13,8 +13,8 @@ different clients that share a moment exclude badly.
 
 A lock is free for a client while no other holds it, no server is down, and no lasting fault is on. It counts as held
 from "acquired" until it was given back, was known to be lost, or giving it back failed; also while its holder is
-stopped, and for one ttl after its holder was killed: that is the price of a lease. Who waits longer for a free lock
-than `STATED_S`, or until a ttl ran out, was blocked.
+stopped, and for one ttl after its holder was killed: that is the price of a lease. A client that waits longer for a
+free lock than `STATED_S`, or until a ttl ran out, was blocked.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ MARKS = {
     "depends on timing": "?",
     "not run": "–",
 }
-#: Who asks for a free lock gets it within this time, s, however often it asks. (A play in which the machine was slow is
-#: repeated.)
+#: A client that asks for a free lock gets it within this time, s, however often it asks. (A play in which the machine
+#: was slow is repeated.)
 STATED_S = 2.0
 #: Times in whole seconds may be over that much sooner.
 _SECOND_NS = 1_050_000_000
