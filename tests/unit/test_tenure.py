@@ -233,6 +233,23 @@ def test_who_leaves_while_it_is_made_the_owner_is_noticed() -> None:
     assert first.hand_on(0.0) and third.is_called()
 
 
+def test_who_hands_on_to_the_last_one_while_that_leaves_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = lines()
+    first, second = joined(of, "a:1:1"), joined(of, "a:1:2")
+    hold(first)
+    successor = Line.successor
+
+    def leaving(line: Line) -> LocalWaiter | None:
+        found = successor(line)
+        if found is second:
+            assert second.leave() is None, "it has the right to nothing yet"
+        return found
+
+    monkeypatch.setattr(Line, "successor", leaving)
+    assert not first.hand_on(0.0) and not of
+    assert not first.hand_on(0.0), "nor when the release is begun again, behind the look at the line"
+
+
 def test_what_was_granted_and_came_to_no_lease_is_not_handed_on() -> None:
     """The token goes back to the server, as the one who was interrupted does not know how far it had come."""
     line, second, third, _ = marked(lines())

@@ -388,6 +388,8 @@ class LocalWaiter:
         successor.ring()
         if successor.over:
             line.settle()
+            if line.dead:
+                line.owner = self  # who left need not have seen that it had the right: this turn releases
         return not line.dead
 
     def leave(self) -> Tenure | None:
