@@ -10,6 +10,8 @@ import gc
 import inspect
 import os
 import textwrap
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -406,6 +408,31 @@ def test_a_schedule_comes_again() -> None:
             world.run(losses)
         played.append((world.steps, world.switches, world.now_s))
     assert played[0] == played[1]
+
+
+@pytest.mark.filterwarnings("ignore")  # what threads have to say that are cut short
+def test_what_a_world_leaves_does_nothing_in_the_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that was not closed would connect later, at the latest when the process ends, to what is no socket."""
+    reported: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
+    clients: list[holdfast.Client] = []
+
+    def leaving(world: World) -> None:
+        clients.append(client_of(world))
+        clients[0].lock("a").acquire()
+        raise AssertionError("the end")
+
+    assert "the end" in str(fails(leaving, 3))
+    front: Any = clients[0]._session.driver
+    assert front.ended  # so that the end of the process passes over it
+    front.begin_close()
+    front.engine.call(reported.append, "heard")
+    clients.clear()
+    gc.collect()
+    until = time.monotonic() + 0.2
+    while not reported and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not reported
 
 
 def mutate(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, old: str, new: str) -> None:

@@ -38,6 +38,7 @@ from holdfast._engine import loop
 from holdfast._engine.dial import CONNECT_TIMEOUT_S
 from holdfast._engine.server import Server as EnginesServer
 from holdfast._engine.single import SingleTopology
+from holdfast._front import base
 from holdfast._lua import SCRIPTS
 from sim.server import Refused, Server
 
@@ -408,10 +409,20 @@ class World:
         try:
             yield
         finally:
+            self._forget()
             for module, name, value in reversed(put):
                 setattr(module, name, value)
             if enabled:
                 gc.enable()
+
+
+    def _forget(self) -> None:
+        """Have what is left of this world do nothing in the real one, where its sockets are none."""
+        for engine in self._engines.values():
+            engine.forget_all()
+        for front in tuple(base._fronts):
+            if front.engine in self._engines.values():
+                front.ended = True
 
 
 def _passing(module: Any, **others: Any) -> Any:
