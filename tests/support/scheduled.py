@@ -415,7 +415,6 @@ class World:
             if enabled:
                 gc.enable()
 
-
     def _forget(self) -> None:
         """Have what is left of this world do nothing in the real one, where its sockets are none."""
         for engine in self._engines.values():
