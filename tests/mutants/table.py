@@ -1297,7 +1297,7 @@ LINES: tuple[Mutant, ...] = tuple(
             "return line.tenure if line.owner is self else None",
             "return None",
         ),
-        ("a successor that has left keeps the right", TENURE, "        if successor.over:\n", "        if False:\n"),
+        ("a successor that has left keeps the right", TENURE, "        if successor.over and not line.settle():\n", "        if False:\n"),
         (
             "the last of a line does not release",
             TENURE,

@@ -223,8 +223,8 @@ class Line:
         for turn in snapshot(self.waiters):
             turn.ring()
 
-    def settle(self) -> None:
-        """Make the next turn the owner after the owner has left, or end the line. Idempotent."""
+    def settle(self) -> bool:
+        """Make the next turn the owner after the owner has left, or end the line: then False. Idempotent."""
         with self.lines.guard:
             while self.owner.over and not self.dead:
                 successor = self.successor()
@@ -233,6 +233,7 @@ class Line:
                 else:
                     self.owner = successor
         self.owner.ring()
+        return not self.dead
 
     def begin_to_pass(self, record: LeaseRecord) -> None:
         """Pass on a lease that has no block of fencing tokens to the next turn."""
@@ -386,10 +387,8 @@ class LocalWaiter:
             tenure.over = True
         line.owner = successor
         successor.ring()
-        if successor.over:
-            line.settle()
-            if line.dead:
-                line.owner = self  # who left need not have seen that it had the right: this turn releases
+        if successor.over and not line.settle():
+            line.owner = self  # who left need not have seen that it had the right: this turn releases
         return not line.dead
 
     def leave(self) -> Tenure | None:
