@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
@@ -117,9 +118,8 @@ def survey(url: str | None, namespace: str | None) -> Survey:
     parts = urlsplit(url)
     kind = _KINDS.get(parts.scheme.replace("rediss", "redis").replace("redlocks", "redlock"), "single")
     found = Survey(_shown(url), kind)
-    find = {"sentinel": _through_sentinels, "cluster": _of_cluster, "quorum": _members}.get(kind)
     delay = dict(parse_qsl(parts.query)).get("restart_delay")
-    for each in [url] if find is None else find(found, parts):
+    for each in _servers(found, url, parts):
         try:
             facts = _ask(each, namespace, kind)
         except holdfast.ServerUnreachable as error:
@@ -144,91 +144,72 @@ def _shown(url: str) -> str:
     return unquote(parts.path) if parts.scheme == "unix" else f"{parts.scheme}://{hosts}{parts.path}"
 
 
-# ---- the URLs of the servers of each kind of place ----
+# ---- the servers of each kind of place ----
 
 
-def _addresses(parts: SplitResult) -> list[str]:
-    return parts.netloc.rpartition("@")[2].split(",")
-
-
-def _url_of(parts: SplitResult, address: str, path: str) -> str:
-    """Return that of one server, with the user, the password and the options of the whole place."""
-    credentials, at, _ = parts.netloc.rpartition("@")
+def _servers(found: Survey, url: str, parts: SplitResult) -> list[str]:
+    """Return the URL of each, with the user, the password and the options of the whole place."""
+    credentials, at, hosts = parts.netloc.rpartition("@")
     scheme = "rediss" if parts.scheme.startswith(("rediss", "redlocks")) else "redis"
-    options = urlencode([pair for pair in parse_qsl(parts.query) if not _OF_PLACES.fullmatch(pair[0])])
-    return f"{scheme}://{credentials}{at}{address}{path}?{options}"
+    options = parse_qsl(parts.query)
+    own = urlencode([pair for pair in options if not _OF_PLACES.fullmatch(pair[0])])
+    addresses = hosts.split(",")
+
+    def url_of(address: str, path: str) -> str:
+        return f"{scheme}://{credentials}{at}{address}{path}?{own}"
+
+    if found.kind == "sentinel":
+        service, _, database = parts.path.strip("/").partition("/")
+        theirs = urlencode([(name[9:], value) for name, value in options if name.startswith("sentinel_")])
+        ports = ["" if ":" in each else ":26379" for each in addresses]
+        urls = {each: f"{scheme}://{each}{port}?{theirs}" for each, port in zip(addresses, ports, strict=True)}
+        return [url_of(each, f"/{database or 0}") for each in _of_sentinels(found, urls, service)[:1]]
+    if found.kind == "cluster":
+        return [url_of(each, "/0") for each in _of_cluster(found, {each: url_of(each, "/0") for each in addresses})]
+    return [url] if found.kind == "single" else [url_of(each, parts.path) for each in addresses]
 
 
-def _ask_each(found: Survey, parts: SplitResult, ask: Callable[[str], object]) -> None:
-    """Ask the Sentinels, or the servers of a Cluster, that were named; notes what is wrong with them."""
+@contextmanager
+def _asking(found: Survey, address: str, url: str) -> Iterator[Any]:
+    """Yield a client of a Sentinel, or of a member of a Cluster, that was named; notes what is wrong with it."""
     import redis
 
-    for address in _addresses(parts):
-        try:
-            ask(address)
-        except redis.exceptions.ResponseError as error:
-            found.complaint = f"{address}: {error}"
-        except (redis.exceptions.RedisError, OSError) as error:
-            found.silent[address] = str(error)
+    try:
+        with redis.Redis.from_url(url, **_plain()) as client:
+            yield client
+    except redis.exceptions.ResponseError as error:
+        found.complaint = f"{address}: {error}"
+    except (redis.exceptions.RedisError, OSError) as error:
+        found.silent[address] = str(error)
 
 
-def _members(found: Survey, parts: SplitResult) -> list[str]:
-    return [_url_of(parts, each, parts.path) for each in _addresses(parts)]
-
-
-def _through_sentinels(found: Survey, parts: SplitResult) -> list[str]:
-    import redis
-
-    service, _, database = parts.path.strip("/").partition("/")
-    settings: dict[str, Any] = {"ssl": parts.scheme.startswith("rediss"), **_plain()}
-    settings.update((key[9:], value) for key, value in parse_qsl(parts.query) if key.startswith("sentinel_"))
-    masters: list[str] = []
-
-    def ask(address: str) -> None:
-        host, _, port = address.rpartition(":") if ":" in address else (address, "", "26379")
-        with redis.Redis(host=host, port=int(port), **settings) as client:
+def _of_sentinels(found: Survey, urls: dict[str, str], service: str) -> list[str]:
+    found.sentinels = len(urls)
+    masters = []
+    for address, url in urls.items():
+        with _asking(found, address, url) as client:
             told = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
             if told:
                 masters.append(f"{_text(told[0])}:{int(told[1])}")
                 client.execute_command("SENTINEL", "CKQUORUM", service)
             else:
                 found.complaint = f"{address} knows no service {service!r}"
-
-    found.sentinels = len(_addresses(parts))
-    _ask_each(found, parts, ask)
-    return [_url_of(parts, each, f"/{database or 0}") for each in masters[:1]]
+    return masters
 
 
-def _of_cluster(found: Survey, parts: SplitResult) -> list[str]:
-    import redis
-
+def _of_cluster(found: Survey, urls: dict[str, str]) -> list[str]:
     masters: set[tuple[str, int]] = set()
-
-    def ask(address: str) -> None:
+    for address, url in urls.items():
+        with _asking(found, address, url) as client:
+            # In two words, for whose replies redis-py has no parser of its own.
+            for _, _, (host, port, *_), *_ in client.execute_command("CLUSTER", "SLOTS"):
+                masters.add((_text(host or b"") or address.rpartition(":")[0] or address, int(port)))
+            state = re.search(r"cluster_state:(\w*)", _text(client.execute_command("CLUSTER", "INFO")))
+            if state is None or state[1] != "ok":
+                found.complaint = f"{address} says cluster_state:{state[1] if state else ''}"
         if masters:
-            return
-        with redis.Redis.from_url(_url_of(parts, address, "/0"), **_plain()) as client:
-            own = address.rpartition(":")[0] or address
-            masters.update(_masters(client.execute_command("CLUSTER SLOTS"), own))
-            state = _state(client.execute_command("CLUSTER INFO"))
-            if state != "ok":
-                found.complaint = f"{address} says cluster_state:{state}"
-
-    _ask_each(found, parts, ask)
-    return [_url_of(parts, f"{host}:{port}", "/0") for host, port in sorted(masters)]
-
-
-def _masters(slots: Any, own: str) -> Iterator[tuple[str, int]]:
-    """Addresses in a reply to CLUSTER SLOTS, which some versions of redis-py have parsed already."""
-    for slot in slots.values() if isinstance(slots, dict) else slots:
-        host, port = slot["primary"][:2] if isinstance(slot, dict) else slot[2][:2]
-        yield _text(host or "") or own, int(port)
-
-
-def _state(told: Any) -> str:
-    if isinstance(told, dict):
-        return str(told.get("cluster_state"))
-    return _text(told).partition("cluster_state:")[2].split("\r\n")[0]
+            break
+    return [f"{host}:{port}" for host, port in sorted(masters)]
 
 
 def _plain() -> dict[str, Any]:
@@ -243,7 +224,7 @@ def _plain() -> dict[str, Any]:
 # ---- one server ----
 
 
-def _ask(url: str, namespace: str | None, kind: str = "single") -> Facts:
+def _ask(url: str, namespace: str | None, kind: str) -> Facts:
     import redis
 
     # Small waits, no repeats: a server in trouble is what we want to see.
@@ -326,19 +307,15 @@ def _try_a_lock(found: Survey, url: str, namespace: str | None) -> None:
     import holdfast
 
     name = f"holdfast-doctor-{os.urandom(8).hex()}"
-    granted: list[float] = []
-    waiting_errors: list[BaseException] = []
 
-    def wait() -> None:
-        try:
-            with there.lock(name).acquire(timeout=2 * _PATIENCE_S):
-                granted.append(time.perf_counter())
-        except BaseException as error:
-            waiting_errors.append(error)
+    def wait() -> float:
+        with there.lock(name).acquire(timeout=2 * _PATIENCE_S):
+            return time.perf_counter()
 
     try:
         with (
             warnings.catch_warnings(record=True) as warned,
+            ThreadPoolExecutor(1) as waiter,
             holdfast.connect(url, namespace=namespace, ttl=10) as here,
             holdfast.connect(url, namespace=namespace, ttl=10) as there,
         ):
@@ -346,20 +323,15 @@ def _try_a_lock(found: Survey, url: str, namespace: str | None) -> None:
             lock = here.lock(name)
             lease = lock.acquire(timeout=_PATIENCE_S)
             lease.extend(10)
-            waiter = threading.Thread(target=wait, daemon=True)
-            waiter.start()
+            granted = waiter.submit(wait)
             # Over a quorum there is no queue: waiters ask from time to time.
             until = time.monotonic() + (_PATIENCE_S if found.kind != "quorum" else 0.1)
-            while lock.waiters() == 0 and not waiting_errors and time.monotonic() < until:
+            while lock.waiters() == 0 and not granted.done() and time.monotonic() < until:
                 time.sleep(0.005)
             time.sleep(0.02)  # it sleeps now
             released_at = time.perf_counter()
             lease.release()
-            waiter.join(2 * _PATIENCE_S)
-            if waiting_errors:
-                raise waiting_errors[0]
-            if granted:
-                found.handoff_ms = (granted[0] - released_at) * 1000
+            found.handoff_ms = (granted.result() - released_at) * 1000
             found.trial_warning = next((str(w.message) for w in warned if w.category is RuntimeWarning), None)
     except Exception as error:
         found.trial_error = error
