@@ -5,26 +5,25 @@ held and on the path that keeps times; users' code runs in a thread of its own, 
 hangs holds up nothing, and costs no more memory than `EVENTS_MAX` events.
 
 Theory: events are put into a deque, and a thread takes them out. It is started when there is something to tell, looks
-again after short pauses for as long as more comes, so that busy programs need not wake it each time, and ends when
-nothing has come for a while. No fork happens while it delivers: the child would inherit locks that are never released.
+again after short pauses, so that no event has to wake it, and ends when nothing has come for a while. No fork happens
+while it delivers: the child would inherit locks that are never released.
 """
 
 from __future__ import annotations
 
-import _thread
 import os
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 from holdfast._core.snapshot import snapshot
 from holdfast._runtime import exit_hooks
-from holdfast._runtime.starting import CANNOT_START
+from holdfast._runtime.starting import start_thread
 from holdfast._runtime.teller import report
-from holdfast._runtime.waits import Bell
 
 __all__ = ["EVENTS_MAX", "Reporter", "Sink"]
 
@@ -33,9 +32,8 @@ Sink: TypeAlias = Callable[[float, str, tuple[Any, ...]], object]
 
 #: Events that wait to be told; beyond, they are dropped and counted.
 EVENTS_MAX = 10_000
-#: How often the thread looks while events come, s; after how many looks in vain it has to be woken.
+#: How often the thread looks for events, s.
 _LOOK_S = 0.02
-_LOOKS_MAX = 5
 #: After how many events other threads get a turn: they wait up to 5 ms for one that only computes.
 _TURN = 32
 #: After how long without an event the thread ends, and how long it is between two tries to start it, s.
@@ -58,8 +56,6 @@ class Reporter:
         self._events: deque[tuple[float, str, tuple[Any, ...]]] = deque()
         self._right_to_start: list[None] = [None]
         self._retries = False
-        self._bell = Bell()
-        self._sleeps = False
         self._dropped = 0
         self._thread: int | None = None
         self.telling = False
@@ -70,9 +66,7 @@ class Reporter:
             self._dropped += 1
             return
         events.append((time.time(), event, details))
-        if self._sleeps:
-            self._bell.ring()
-        elif self._right_to_start:
+        if self._right_to_start:
             self._start()
 
     def _start(self) -> None:
@@ -80,52 +74,30 @@ class Reporter:
             self._right_to_start.pop()
         except IndexError:
             return
-        try:
-            _thread.start_new_thread(self._begin, ())  # which waits for nothing, not even for it to begin
-        except CANNOT_START:
-            self._right_to_start.append(None)  # the next event tries again, or the end of the process
+        start_thread(self._name, self._serve, partial(self._not_started, threading.get_ident()))
 
-    def _begin(self) -> None:
-        """Start the thread that serves. Where the system allows no more threads, try for as long as events wait."""
-        while True:
-            try:
-                threading.Thread(target=self._serve, name=self._name, daemon=True).start()
-                return
-            except CANNOT_START:
-                self._right_to_start.append(None)  # the next event tries, too, or the end of the process
-            if self._retries:
-                return  # another thread is at it
-            self._retries = True
-            time.sleep(_IDLE_S)
-            self._retries = False
-            if not self._may_go_on():
-                return
-
-    def _may_go_on(self) -> bool:
-        """Take the right to start again if events wait: one may have come while another thread had it."""
-        try:
-            return bool(self._events) and not self._right_to_start.pop()
-        except IndexError:
-            return False
+    def _not_started(self, sender: int, _error: BaseException) -> None:
+        """Try again for as long as events wait. So does the next event, and the end of the process."""
+        self._right_to_start.append(None)
+        if threading.get_ident() == sender or self._retries:
+            return
+        self._retries = True
+        time.sleep(_IDLE_S)
+        self._retries = False
+        if self._events:
+            self._start()
 
     def _serve(self) -> None:
         self._thread = threading.get_ident()
-        looks = 0
-        while True:
-            looks = 0 if self._tell() else looks + 1
-            if looks < _LOOKS_MAX:
-                time.sleep(_LOOK_S)
-                continue
-            self._sleeps = True
-            came = self._bell.wait(lambda: bool(self._events), _IDLE_S)
-            self._sleeps = False
-            if came:
-                continue
-            self._thread = None
-            self._right_to_start.append(None)
-            if not self._may_go_on():
-                return
-            self._thread = threading.get_ident()
+        idle_at = time.monotonic() + _IDLE_S
+        while time.monotonic() < idle_at:
+            if self._tell():
+                idle_at = time.monotonic() + _IDLE_S
+            time.sleep(_LOOK_S)
+        self._thread = None
+        self._right_to_start.append(None)
+        if self._events:  # one came before the right was back
+            self._start()
 
     def _tell(self) -> int:
         """Tell what there is; returns how much that was."""
