@@ -13,12 +13,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from holdfast._runtime.starting import start_thread
-from holdfast._runtime.waits import Flag, Mailbox
+from holdfast._runtime.waits import Bell, Flag
 
 __all__ = ["Teller", "report"]
 
@@ -38,7 +39,9 @@ class Teller:
 
     def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
         self._later = later
-        self._waiting: Mailbox[tuple[Callable[[Any], object], Any, object] | None] = Mailbox()
+        #: Calls for which no thread could be started, and what wakes the spare one.
+        self._waiting: deque[tuple[Callable[[Any], object], Any, object]] = deque()
+        self._bell = Bell()
         self._spare: threading.Thread | None = None
         self._untold: set[object] = set()
         self._telling: dict[int, object] = {}
@@ -61,11 +64,12 @@ class Teller:
         start_thread(_NAME, partial(self._call, *one), partial(self._wait, one))
 
     def _wait(self, one: tuple[Callable[[Any], object], Any, object], _error: BaseException) -> None:
-        self._waiting.put(one)
+        self._waiting.append(one)
+        self._bell.ring()
         self.prepare()
 
     def _has_no_spare(self, _error: BaseException) -> None:
-        if len(self._waiting):
+        if self._waiting:
             self._later(self.prepare)
 
     def has_told(self, _record: object) -> bool:
@@ -88,7 +92,7 @@ class Teller:
     def stop(self) -> None:
         """End the spare thread, when it has told what it has to."""
         self._stopped = True
-        self._waiting.put(None)
+        self._bell.ring()
 
     def _call(self, function: Callable[[Any], object], argument: Any, ticket: object) -> None:
         me = threading.get_ident()
@@ -108,10 +112,11 @@ class Teller:
         if spare is not None and spare.is_alive():
             return  # two were started
         self._spare = threading.current_thread()
-        while True:
-            one = self._waiting.get()
-            if one is not None:
+        while self._bell.wait(lambda: bool(self._waiting) or self._stopped, None):
+            try:
+                one = self._waiting.popleft()
+            except IndexError:
+                if self._stopped:
+                    return
+            else:
                 self._call(*one)
-            elif self._stopped:
-                self._waiting.put(None)  # should there be two
-                return

@@ -14,16 +14,13 @@ used: `queue.SimpleQueue.get` waits indefinitely when a signal leaves it a negat
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from holdfast._core.snapshot import snapshot
 from holdfast._runtime.clock import clock
 
-__all__ = ["SLICE_S", "Bell", "Flag", "Mailbox", "ring", "silent_bell"]
-
-T = TypeVar("T")
+__all__ = ["SLICE_S", "Bell", "Flag", "ring", "silent_bell"]
 
 #: No wait lasts longer than this before the clock is looked at again, s: it may count time asleep, and it bounds what a
 #: wake-up that got lost costs.
@@ -43,43 +40,6 @@ def ring(bell: Any) -> None:
         bell.release()
     except RuntimeError:
         pass  # it has been rung
-
-
-class Mailbox(Generic[T]):
-    """A queue for one thread that takes and any number that put."""
-
-    __slots__ = ("_bell", "_items")
-
-    def __init__(self) -> None:
-        self._items: deque[T] = deque()
-        self._bell = silent_bell()
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def put(self, item: T) -> None:
-        """Add it, and wake who waits."""
-        self._items.append(item)
-        ring(self._bell)
-
-    def get(self, timeout_s: float | None = None) -> T | None:
-        """The first item, waiting `timeout_s` at most (None: without a limit); None when there is none in time."""
-        items = self._items
-        try:
-            return items.popleft()
-        except IndexError:
-            pass
-        until = None if timeout_s is None else clock() + timeout_s
-        left_s = SLICE_S if timeout_s is None else timeout_s
-        while left_s > 0:
-            self._bell.acquire(True, left_s if left_s < SLICE_S else SLICE_S)
-            try:
-                return items.popleft()
-            except IndexError:
-                pass
-            if until is not None:
-                left_s = until - clock()
-        return None
 
 
 class Bell:

@@ -31,6 +31,8 @@ from holdfast.cli.supervise import TTL_MIN_S, Supervisor
 from holdfast.errors import quoted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast import AcquireTimeout, Client, Election, Lease, Lock, ReadLock, Semaphore
 
 __all__ = ["main", "main_of_elect"]
@@ -194,15 +196,15 @@ def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, st
         crash_release=options.crash_release,
         note=options.note or None,
     )  # connects to nothing yet
-    wanted = _wanted(client, options)
+    wanted, label, look = _wanted(client, options)
     supervisor = Supervisor(argv, Signals())
     with client:
         try:
             lease = acquired(
                 lambda cancel: wanted.acquire(timeout=options.wait, cancel=cancel),
                 supervisor,
-                lambda: _what_of(client, options),
-                f"for {_label(options)}",
+                look,
+                f"for {label}",
                 options.wait,
             )
         except holdfast.AcquireTimeout as error:
@@ -215,11 +217,19 @@ def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, st
         os._exit(status)
 
 
-def _wanted(client: Client, options: argparse.Namespace) -> Lock | ReadLock | Semaphore:
-    """Make what is asked for. Sends nothing."""
-    if options.slots is not None:
-        return client.semaphore(options.name, options.slots)
-    return client.rwlock(options.name).read() if options.shared else client.lock(options.name)
+def _wanted(client: Client, options: argparse.Namespace) -> tuple[Lock | ReadLock | Semaphore, str, Callable[[], str]]:
+    """Make what is asked for, which sends nothing: how it is called, and what asks the server why it is waited for."""
+    name = quoted(options.name)
+    if options.slots is None:
+        lock = client.rwlock(options.name).read() if options.shared else client.lock(options.name)
+        return lock, f"lock {name}", lambda: f", {held_by(client, options.name)}"
+    slots = client.semaphore(options.name, options.slots)
+
+    def look() -> str:
+        status = slots.status()
+        return f", all of which are taken, with {status.waiters} waiting" if not status.available else ""
+
+    return slots, f"one of {options.slots} slots of {name}", look
 
 
 def _say_why(error: AcquireTimeout, client: Client, options: argparse.Namespace) -> None:
@@ -239,61 +249,35 @@ def _say_why(error: AcquireTimeout, client: Client, options: argparse.Namespace)
     say(f"lock {quoted(options.name)} is {held}{waited}")
 
 
-def _label(options: argparse.Namespace) -> str:
-    if options.slots is not None:
-        return f"one of {options.slots} slots of {quoted(options.name)}"
-    return f"lock {quoted(options.name)}"
-
-
-def _what_of(client: Client, options: argparse.Namespace) -> str:
-    if options.slots is not None:
-        status = client.semaphore(options.name, options.slots).status()
-        return f", all of which are taken, with {status.waiters} waiting" if not status.available else ""
-    return f", {held_by(client, options.name)}"
-
-
 def _run_under(lease: Lease, supervisor: Supervisor, options: argparse.Namespace, environment: dict[str, str]) -> int:
     started_at = clock()
     span_s = min(each for each in (options.ttl, options.max_hold, options.crash_release) if each is not None)
     status = supervisor.run(lease, environment, span_s, max_hold_s=options.max_hold, on_wanted=options.on_wanted)
-    if supervisor.ended_for is not None:
-        _release(lease, quiet=True)
-        return exits.LEASE_LOST
     # Where nothing was done, others may try.
     left_s = options.at_least - (clock() - started_at) if supervisor.was_executed else 0.0
-    in_order = _keep(lease, left_s) if left_s > _MOMENT_S else _release(lease)
-    return status if in_order else exits.LEASE_LOST
+    lost, name = supervisor.ended_for is not None, quoted(lease.name)
+    if lost or left_s <= _MOMENT_S:
+        how = f"lock {name} could not be released, and expires within its ttl"
+        in_order = _end(lease.release, how, told=lost)
+    else:
+        how = f"lock {name} may end up to {left_s:.1f} s before --at-least has passed"
+        in_order = _end(partial(lease.extend, left_s), how)  # it ends by itself, with no client there
+    return status if in_order and not lost else exits.LEASE_LOST
 
 
-def _release(lease: Lease, *, quiet: bool = False) -> bool:
-    """Give it back; False when it was lost before (which is told, unless it has been)."""
+def _end(end: Callable[[], object], otherwise: str, *, told: bool = False) -> bool:
+    """Give a lease back; False when it was lost before, which is said unless it has been `told`."""
     import holdfast
 
     try:
-        lease.release()
+        end()
     except (holdfast.LeaseLost, holdfast.LeaseReleased) as error:
-        return False if quiet else _lost(error)
+        if not told:
+            say(f"{error}; that happened while the command ran")
+        return False
     except holdfast.HoldfastError as error:
-        say(f"lock {quoted(lease.name)} could not be released, and expires within its ttl: {error}")
+        say(f"{otherwise}: {error}")
     return True
-
-
-def _keep(lease: Lease, seconds: float) -> bool:
-    """Let it end by itself after that many seconds, with no client there; False when it was lost before."""
-    import holdfast
-
-    try:
-        lease.extend(seconds)
-    except (holdfast.LeaseLost, holdfast.LeaseReleased) as error:
-        return _lost(error)
-    except holdfast.HoldfastError as error:
-        say(f"lock {quoted(lease.name)} may end up to {seconds:.1f} s before --at-least has passed: {error}")
-    return True
-
-
-def _lost(error: Exception) -> bool:
-    say(f"{error}; that happened while the command ran")
-    return False
 
 
 # ---- elect ----
@@ -363,12 +347,8 @@ def _lead(options: argparse.Namespace, argv: list[str], environment: dict[str, s
             f"to lead {quoted(options.name)}",
         )
         status = supervisor.run(lease, environment, options.ttl)
-        try:
-            lease.release()
-        except holdfast.LeaseLost:
-            pass  # told already, or the command had ended by itself: then its status counts
-        except holdfast.HoldfastError as error:
-            say(f"could not resign; the lead expires within {options.ttl:g} s: {error}")
+        # A loss was told already, or the command had ended by itself: then its status counts.
+        _end(lease.release, f"could not resign; the lead expires within {options.ttl:g} s", told=True)
         if supervisor.ended_for is None or supervisor.asked_to_end:
             return status
     say(f"no longer the leader of {quoted(options.name)}; waiting to be elected again")
