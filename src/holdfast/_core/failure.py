@@ -133,6 +133,8 @@ class RequestFailed(Exception):
         self.request: Any = None
         #: What to do about it, where that depends on more than the kind.
         self.way_out: str | None = None
+        #: Until it is known to have passed, s; 0: that is not known.
+        self.passes_in_s = 0.0
 
     @property
     def lacks_command(self) -> bool:

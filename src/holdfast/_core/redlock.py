@@ -22,22 +22,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from holdfast._core.effects import Answer, Call, CallMany, Now, Protocol, Random, Reply, Sleep, Spawn
+from holdfast._core.effects import Answer, Call, CallMany, Now, Protocol, Reply, Sleep, Spawn
 from holdfast._core.failure import RequestFailed, what_is_at
 from holdfast._core.keys import LockKeys
+from holdfast._core.kinds import LOCK
 from holdfast._core.mutex import renewal
 from holdfast._core.record import RENEWAL, Order
 from holdfast._core.replies import LockSeen, seen_of, text_of
 from holdfast._core.retry import Backoff
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.validity import deadline
-from holdfast._core.waiting import Busy, Grant
+from holdfast._core.waiting import Acquisition, Busy, Grant, wait_for
 from holdfast.errors import ConfigurationError, HoldfastError, QuorumUnreachable
 
 __all__ = ["Quorum", "QuorumFailed", "acquire", "give_back", "inspect", "release", "renew"]
 
 #: A proposed fencing token is so far ahead of the fastest member's clock: more than a round trip varies.
 _HINT_SLACK_US = 1_000
+#: Members that were restarted vote again one after the other, within this, s.
+_ONE_BY_ONE_S = 60.0
 #: What kinds of votes there are, beside that a token was given back before.
 _GRANTED, _TAKEN, _RESTARTED, _NO_MASTER = 1, 0, -2, -3
 
@@ -417,6 +420,74 @@ def _counted(answers: Sequence[Answer]) -> tuple[int, int]:
     return sum(number > 0 for number in numbers), numbers.count(0)
 
 
+class QuorumAcquisition(Acquisition):
+    """The turn to hold a majority: each ask is a round of its own. `waits`: it is asked for again.
+
+    Grants as `[1, fencing token, the token that is held, the members that may hold it without having said so]`.
+    """
+
+    __slots__ = ("_number", "_polls", "_round", "_splits", "polls", "quorum", "waits")
+
+    kind = LOCK
+
+    def __init__(self, quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, waits: bool) -> None:
+        settings = quorum.settings
+        super().__init__(keys, token, ttl_ms, settings)
+        self.quorum = quorum
+        self.waits = waits
+        self._number = 0
+        #: What may be held of it has not been given back.
+        self._round: _Round | None = None
+        self._polls = Backoff(settings.foreign_poll_s, settings.foreign_poll_max_s)
+        self._splits = Backoff(settings.split_pause_s, settings.split_pause_max_s, least=0.0)
+        self.polls = self._polls
+
+    def request_timeout_s(self, left_s: float | None) -> float:
+        patience_s = self.quorum.request_timeout_s(self.ttl_ms)
+        if left_s is None or not self.waits:
+            return patience_s
+        return max(self.settings.member_patience_min_s, min(patience_s, left_s))
+
+    async def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Reply:  # type: ignore[override]
+        """Ask all members once. Raises `QuorumFailed` when too few of them answer, or what a majority says itself."""
+        quorum = self.quorum
+        await self.give_back()  # what was granted too late
+        self._number += 1
+        token = self.token
+        if self._number > 1:
+            client, owner, sequence = token.split(":")
+            token = f"{client}:{owner}~{self._number}:{sequence}"
+            now = await Now()
+            quorum.begins_round(self.token, token, now, now + self.ttl_ms / 1000 + self.settings.retry_limit_s)
+        this = self._round = _Round(quorum, self.keys, token, self.ttl_ms)
+        fence = await this.ask(request_timeout_s)
+        if fence is not None and await Now() < deadline(this.asked_at, self.ttl_ms):
+            return [1, fence, this.token, this.owed]
+        this.over = True
+        # Those who contend with us see it free again before we pause, not some time later.
+        back = self.give_back()
+        await (back if self.waits and this.granted() else Spawn(back))
+        quorum.forget_round(self.token)
+        holders, remaining_ms = _holders(this.answers)
+        votes = len(this.granted()) + sum(holders.values())
+        if votes < quorum.need:
+            raise _trouble_of(quorum, self.keys, this.answers, votes)
+        holder = max(holders, key=holders.__getitem__, default="")
+        if holders.get(holder, 0) < quorum.need:
+            self.polls = self._splits
+            return [0, -1, holder, -1, 0]
+        self._splits.reset()
+        self.polls = self._polls
+        return [0, remaining_ms, holder, -1, 0]
+
+    async def give_back(self) -> None:
+        """Give back what the last round may have left, wherever it was interrupted."""
+        this, self._round = self._round, None
+        if this is not None:
+            this.over = True
+            await this.back()
+
+
 async def acquire(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, timeout_s: float | None) -> Grant | Busy:
     """Acquire the lock, trying for `timeout_s` at most (None: indefinitely, 0: once).
 
@@ -424,123 +495,7 @@ async def acquire(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, timeo
     `QuorumFailed` when too few members answer until the timeout is over (None: for `retry_limit_s`), and
     ConfigurationError for servers that cannot be a quorum.
     """
-    tries = _Tries(quorum, keys, token, ttl_ms, timeout_s, await Now())
-    try:
-        while True:
-            this = await tries.next_round()
-            if isinstance(this, Grant):
-                return this
-            holders, remaining_ms = _holders(this.answers)
-            votes = len(this.granted()) + sum(holders.values())
-            if votes >= quorum.need:
-                holder, held_by = max(holders.items(), key=lambda item: item[1]) if holders else (None, 0)
-                pause_s = await tries.pause_of_taken(held_by, remaining_ms)
-                if tries.over:
-                    quorum.forget_round(token)
-                    return Busy(holder, tries.now - tries.began_at)
-            else:
-                pause_s = await tries.pause_of_trouble(this.answers, votes)
-            await tries.sleep(pause_s)
-    except RequestFailed:
-        quorum.forget_round(token)
-        raise
-
-
-class _Tries:
-    """The rounds of one acquisition, and the pauses between them. `now`: when the last answers were there."""
-
-    def __init__(
-        self, quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, timeout_s: float | None, now: float
-    ) -> None:
-        settings = quorum.settings
-        self._quorum = quorum
-        self._keys = keys
-        self._token = token
-        self._ttl_ms = ttl_ms
-        self.began_at = self.now = now
-        self._give_up_at = None if timeout_s is None else now + timeout_s
-        self._waits = timeout_s is None or timeout_s > 0
-        self._number = 0
-        #: Since when too few members answer.
-        self._troubled_at: float | None = None
-        self._polls = Backoff(settings.foreign_poll_s, settings.foreign_poll_max_s)
-        self._splits = Backoff(settings.split_pause_s, settings.split_pause_max_s)
-        self._pauses = Backoff(settings.trouble_pause_s, settings.trouble_pause_max_s)
-
-    @property
-    def over(self) -> bool:
-        """Whether there is no time for another round."""
-        return not self._waits or (self._give_up_at is not None and self.now >= self._give_up_at)
-
-    async def next_round(self) -> Grant | _Round:
-        """Ask all members once; returns what was granted, or the round when it was given back."""
-        self._number += 1
-        quorum, settings = self._quorum, self._quorum.settings
-        token = self._token
-        if self._number > 1:
-            client, owner, sequence = token.split(":")
-            token = f"{client}:{owner}~{self._number}:{sequence}"
-            quorum.begins_round(self._token, token, self.now, self.now + self._ttl_ms / 1000 + settings.retry_limit_s)
-        this = _Round(quorum, self._keys, token, self._ttl_ms)
-        request_timeout_s = quorum.request_timeout_s(self._ttl_ms)
-        if self._give_up_at is not None and self._waits:
-            request_timeout_s = min(request_timeout_s, self._give_up_at - self.now)
-            request_timeout_s = max(settings.member_patience_min_s, request_timeout_s)
-        try:
-            fence = await this.ask(request_timeout_s)
-            self.now = await Now()
-            if fence is not None and self.now < deadline(this.asked_at, self._ttl_ms):
-                return Grant(fence, this.asked_at, [this.token, this.owed])
-            this.over = True
-            if self._waits and this.granted():
-                # Those who contend with us see it free again before we pause, not some time later.
-                await this.back()
-                self.now = await Now()
-            else:
-                await Spawn(this.back())
-        except BaseException:
-            # Wherever it was interrupted: giving back twice does no harm.
-            this.over = True
-            await Spawn(this.back())
-            raise
-        return this
-
-    async def pause_of_taken(self, held_by: int, remaining_ms: int) -> float:
-        """How long to wait, s, where a majority answered: one holder has that many members, or the vote was split."""
-        self._troubled_at = None
-        if held_by < self._quorum.need:
-            return await self._splits.next_s(0.0)
-        pause_s = await self._polls.next_s()
-        if remaining_ms >= 0:
-            pause_s = min(pause_s, remaining_ms / 1000 + self._quorum.settings.recheck_late_s * (0.5 + await Random()))
-        self._splits.reset()
-        return pause_s
-
-    async def pause_of_trouble(self, answers: Sequence[Voted], votes: int) -> float:
-        """How long to wait, s, where too few members answered. Raises what is wrong, where waiting does not help."""
-        quorum, now = self._quorum, self.now
-        failure = _trouble_of(quorum, self._keys, answers, votes)
-        if self._troubled_at is None:
-            self._troubled_at = now
-        if not self._waits or not failure.transient:
-            raise failure
-        pause_s = await self._pauses.next_s()
-        young = [vote.votes_in_ms for vote in answers if isinstance(vote, Vote) and vote.votes_in_ms >= 0]
-        if self._give_up_at is not None:
-            allowed_until = self._give_up_at
-        elif votes + len(young) >= quorum.need:
-            allowed_until = now + 60.0 + max(young) / 1000  # they vote one after the other
-        else:
-            allowed_until = self._troubled_at + quorum.settings.retry_limit_s
-        if now + pause_s >= allowed_until:
-            raise failure
-        return pause_s
-
-    async def sleep(self, pause_s: float) -> None:
-        if self._give_up_at is not None:
-            pause_s = min(pause_s, max(0.0, self._give_up_at - self.now))
-        await Sleep(pause_s)
-        self.now = await Now()
+    return await wait_for(QuorumAcquisition(quorum, keys, token, ttl_ms, timeout_s is None or timeout_s > 0), timeout_s)
 
 
 def _holders(answers: Sequence[Voted]) -> tuple[dict[str, int], int]:
@@ -569,7 +524,11 @@ def _trouble_of(quorum: Quorum, keys: LockKeys, answers: Sequence[Voted], votes:
     mute = sum(isinstance(vote, Vote) and vote.kind == _RESTARTED and vote.votes_in_ms < 0 for _, vote in bad)
     problems = tuple(_problem(name, answer) for name, answer in bad)
     transient = len(refusals) + mute <= quorum.size - quorum.need
-    return QuorumFailed(keys, quorum.need, votes, problems, transient=transient)
+    failure = QuorumFailed(keys, quorum.need, votes, problems, transient=transient)
+    young = [vote.votes_in_ms for vote in answers if isinstance(vote, Vote) and vote.votes_in_ms >= 0]
+    if young and votes + len(young) >= quorum.need:
+        failure.passes_in_s = _ONE_BY_ONE_S + max(young) / 1000
+    return failure
 
 
 async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, order: Order = RENEWAL) -> int:

@@ -23,21 +23,21 @@ _AT_ONCE = frozenset({"broken", "NOACK"})
 
 
 class Backoff:
-    """Pauses that double from `first_s` to `most_s`, each of them random."""
+    """Pauses that double from `first_s` to `most_s`, each of them random: from `least` to `least + 1` of its length."""
 
-    __slots__ = ("_first_s", "_most_s", "_number")
+    __slots__ = ("_first_s", "_least", "_most_s", "_number")
 
-    def __init__(self, first_s: float, most_s: float) -> None:
+    def __init__(self, first_s: float, most_s: float, least: float = 0.5) -> None:
         self._first_s = first_s
         self._most_s = most_s
+        self._least = least
         self._number = 0
 
-    async def next_s(self, least: float = 0.5) -> float:
-        """The next pause, from `least` to `least + 1` of its length."""
+    async def next_s(self) -> float:
         pause_s: float = min(self._most_s, self._first_s * 2 ** min(self._number, _DOUBLINGS_MAX))
         self._number += 1
         chance: float = await Random()
-        return pause_s * (least + chance)
+        return pause_s * (self._least + chance)
 
     def reset(self) -> None:
         self._number = 0
@@ -62,6 +62,8 @@ class Retry:
             return False
         now = await Now()
         over_at = self._begin(now)
+        if self._limit_s and failure.passes_in_s:
+            over_at = max(over_at, now + failure.passes_in_s)
         self._tries += 1
         pause_s = await self._backoff.next_s()
         if self._tries == 1 and failure.kind in _AT_ONCE:

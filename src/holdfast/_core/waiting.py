@@ -1,4 +1,4 @@
-"""Waiting for one's turn: the one loop behind every primitive that queues on the server.
+"""Waiting for one's turn: the one loop behind every primitive, whether it queues on the server or asks now and then.
 
 Laws: every way out without a grant gives back what may be held; a pushed grant counts from before its token was first
 queued, or after it was confirmed; with every message lost, waiting still ends; the place in the queue is kept across
@@ -32,6 +32,7 @@ from holdfast._core.effects import (
     Now,
     Random,
     Reply,
+    Sleep,
     Spawn,
     Unlisten,
     Wake,
@@ -157,6 +158,9 @@ class Acquisition:
     #: Whether its first request is to queue it, also where that takes a subscription first.
     queues = False
 
+    #: Pauses between requests, where there is no queue: no message tells that it is free.
+    polls: Backoff | None = None
+
     #: Whether a grant that is pushed for its token is all that it waits for.
     pushed_whole = True
 
@@ -195,6 +199,11 @@ class Acquisition:
     def tail(self) -> SyncTail | None:
         """Return what to send behind a request that grants or extends. May raise `RequestFailed`."""
         return self.sync.tail(self.ttl_ms) if isinstance(self.sync, Replicas) else self.sync
+
+    def request_timeout_s(self, left_s: float | None) -> float:
+        """Return how long to wait for an answer where the caller has that long; None: without a limit."""
+        request_timeout_s = request_timeout_for(self.ttl_ms, self.settings)
+        return request_timeout_s if left_s is None else within(request_timeout_s, left_s)
 
     def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
         """The request: be granted, or (when `queueing`) take the place of this arrival.
@@ -405,13 +414,12 @@ class _Waiting:
         self.give_up_at = None if timeout_s is None else now + timeout_s
         self.waits = timeout_s is None or timeout_s > 0
         self.check_at = None if acquisition.check is None else now + acquisition.check.every_s
-        self.request_timeout_s = request_timeout_for(acquisition.ttl_ms, settings)
         #: A request of ours may have changed something on the server.
         self.doubtful = False
         #: A request without an answer may still be carried out, after everything else.
         self.stray = False
         #: Requests ask for a place in the queue, and we have one, by this arrival.
-        self.queueing = self.waits and (listening or acquisition.queues)
+        self.queueing = self.waits and acquisition.polls is None and (listening or acquisition.queues)
         self.queued = False
         self.arrival = 0
         #: When the first request was sent that could take it: no grant of this token that is pushed can be older.
@@ -432,9 +440,13 @@ class _Waiting:
     async def ask(self) -> Reply:
         """Ask to be granted, listening first where that takes a place in the queue. Raises `RequestFailed`."""
         acquisition, sync = self.acquisition, self.acquisition.sync
+        left_s = None
+        if self.give_up_at is not None:
+            left_s = self.give_up_at - self.now if self.waits else acquisition.settings.try_limit_s
+        request_timeout_s = acquisition.request_timeout_s(left_s)
         if (self.queueing or acquisition.crash_ms) and not self.listening:
             self.registered = self.listening = True
-            listen = Listen(acquisition.token, acquisition.key, self.request_timeout_s, script=acquisition.kind.ask)
+            listen = Listen(acquisition.token, acquisition.key, request_timeout_s, script=acquisition.kind.ask)
             listen.deaf_at = self.asked_at if self.deaf else None
             untold = await listen
             if untold and acquisition.crash_ms:
@@ -445,14 +457,11 @@ class _Waiting:
             await acquisition.meanwhile()
             self.now = await Now()
         self.asked_at = self.now
-        if self.give_up_at is not None:
-            left_s = self.give_up_at - self.now if self.waits else acquisition.settings.try_limit_s
-            self.request_timeout_s = within(self.request_timeout_s, left_s)
         self.doubtful = True
         if self.queueing and self.queued_at is None:
             self.queued_at = self.asked_at
         arrival = self.arrival or -acquisition.waited_us(self.asked_at)
-        reply: Reply = await acquisition.ask(self.queueing, arrival, self.request_timeout_s)
+        reply: Reply = await acquisition.ask(self.queueing, arrival, request_timeout_s)
         if sync is not None:
             answer, reply = reply, reply[0]
             if reply[0] == 1:
@@ -474,7 +483,7 @@ class _Waiting:
         sync = self.acquisition.sync
         if isinstance(sync, Replicas) and (lacking := sync.failed(failure)) is not None:
             raise lacking from None
-        if not self.waits and failure.kind == "refused":
+        if not self.waits and failure.kind in ("refused", "QUORUM"):
             return False
         self.listening = False  # listen again: the inbox may have gone with the server
         again = await self.retry.again(failure)
@@ -522,7 +531,7 @@ class _Waiting:
             short = self.began_at + self.acquisition.settings.try_limit_s
             if self.give_up_at is None or self.now < (self.give_up_at if self.waits else short):
                 return None
-        self.holder, self.arrival = taken.holder, taken.arrival
+        self.holder, self.arrival = taken.holder or None, taken.arrival
         self.queued = taken.place >= 0
         if not self.waits and is_kept(taken.holder):
             # It may be idle; its client was told, and lets go then.
@@ -533,6 +542,10 @@ class _Waiting:
             return Busy(self.holder, self.now - self.began_at, is_full=True)
         if self._is_over():
             return self._over()
+        if self.acquisition.polls is not None:
+            await Sleep(await self._until_next_look_s(taken))
+            self.now = await Now()
+            return None
         if not self.queued:
             self.queueing = True
             self.arrival = 0
@@ -594,8 +607,8 @@ class _Waiting:
         # The waiter that the lock is handed to may hang: those behind it find that out when they look. All together
         # look no more often than a few times in a claim window, however many there are.
         wait_s = min(wait_s, settings.claim_ms / 1000 * (max(taken.place, 1) + chance / 2))
-        if taken.holder and not is_ours(taken.holder):
-            wait_s = min(wait_s, await self.foreign_polls.next_s())
+        if acquisition.polls is not None or (taken.holder and not is_ours(taken.holder)):
+            wait_s = min(wait_s, await (acquisition.polls or self.foreign_polls).next_s())
         if acquisition.look_every_s is not None:
             wait_s = min(wait_s, acquisition.look_every_s)
         return wait_s if self.give_up_at is None else min(wait_s, self.give_up_at - self.now)
@@ -610,7 +623,6 @@ class _Waiting:
             return Busy(self.holder, self.now - self.began_at)
         self.give_up_at = None
         self.waits = True
-        self.request_timeout_s = request_timeout_for(acquisition.ttl_ms, settings)
         self.retry = Retry(settings, settings.retry_limit_s)
         return None
 
