@@ -37,7 +37,7 @@ import hiredis
 from holdfast._engine import loop
 from holdfast._engine.dial import CONNECT_TIMEOUT_S
 from holdfast._engine.server import Server as EnginesServer
-from holdfast._engine.single import SingleTopology
+from holdfast._engine.topology import Topology
 from holdfast._front import base
 from holdfast._lua import SCRIPTS
 from sim.server import Refused, Server
@@ -400,7 +400,7 @@ class World:
         replace(
             sys.modules["holdfast._sync.lifecycle"],
             "topology_of",
-            lambda *_: SingleTopology(EnginesServer(loop.engine(), "server", self.connection)),
+            lambda *_: Topology(EnginesServer(loop.engine(), "server", self.connection)),
         )
         # How far that has come is none of this world's, and would change its schedule.
         replace(sys.modules["holdfast._reports.reporter"].Reporter, "send", lambda _reporter, _event, *_details: None)

@@ -14,9 +14,8 @@ from holdfast._core.redlock import Quorum
 from holdfast._core.settings import Settings
 from holdfast._engine.loop import engine
 from holdfast._engine.plain import Address, address_of_url
-from holdfast._engine.port import Topology
 from holdfast._engine.server import Server
-from holdfast._engine.single import QuorumTopology, SingleTopology, describe
+from holdfast._engine.topology import Topology
 from holdfast._runtime.greenlets import refuse_half_patched
 from holdfast._runtime.lazily import importing, lazily
 from holdfast.errors import ConfigurationError, redacted
@@ -333,13 +332,13 @@ def topology_of(place: Any, api: Api) -> Topology:
     if api == "threads":
         refuse_half_patched()
     if isinstance(place, Members):
-        return QuorumTopology([_server(client, api) for client in place.clients])
+        return Topology(*(_server(client, api) for client in place.clients))
     if not isinstance(place, (Address, OfUrl)):
         _refuse_part(place, api)
     seeds = place if isinstance(place, Seeds) else _seeds_of(place)
     if seeds is None:
         through_sentinel = getattr(getattr(place, "connection_pool", None), "service_name", None) is not None
-        return SingleTopology(_server(place, api), through_sentinel)
+        return Topology(_server(place, api), fails_over=through_sentinel)
     if seeds is not place:
         _check_api(place, seeds.connection_class, api)
     with importing:
@@ -357,7 +356,18 @@ def _server(place: Any, api: Api) -> Server:
     if not isinstance(place, OfUrl):
         _check_client(place, api)
     pool = place.connection_pool
-    return Server(engine(), describe(pool), _connections(pool.connection_class, pool.connection_kwargs))
+    return Server(engine(), _name_of(pool), _connections(pool.connection_class, pool.connection_kwargs))
+
+
+def _name_of(pool: Any) -> str:
+    """host:port, or the socket's path, or the Sentinel's service, for messages."""
+    kwargs = pool.connection_kwargs
+    service = getattr(pool, "service_name", None)
+    if service is not None:
+        return f"{service} (through Sentinel)"
+    if "path" in kwargs:
+        return str(kwargs["path"])
+    return f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
 
 
 def _connections(kind: Any, kwargs: dict[str, Any]) -> Callable[[], Any]:

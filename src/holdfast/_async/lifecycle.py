@@ -34,7 +34,7 @@ class Session(SessionBase):
         topology = topology_of(redis_client, "asyncio")
         settings = settings_for(redis_client, settings)
         #: Whether keys move from node to node.
-        self.moves: bool = getattr(topology, "moves", True)
+        self.moves = topology.moves
         super().__init__(redis_client, topology.nodes(), namespace, settings, Reports(observer))
         self.driver = AioFront(topology, os.urandom(12).hex(), inbox_prefix(namespace), settings, self.reports)
         self.driver.asking = self.asking
@@ -92,8 +92,7 @@ class Session(SessionBase):
 
     def masters(self) -> int:
         """Return the number of servers that the keys are on, as far as is known."""
-        masters = getattr(self.driver.topology, "masters", None)
-        return 1 if masters is None else len(masters())
+        return len(self.driver.topology.masters())
 
     def introduce(self, now: float) -> None:
         self.driver.introduce_at = now + CLIENT_INFO_MS / 2000

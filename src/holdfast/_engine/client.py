@@ -25,9 +25,9 @@ from holdfast._core.tokens import is_sharded
 from holdfast._engine.loop import Engine
 from holdfast._engine.operation import Operation
 from holdfast._engine.pack import PreparedRequest, pack_command, pack_script, pack_sync, spelled_out
-from holdfast._engine.port import Topology
 from holdfast._engine.requests import Answer, Ask
 from holdfast._engine.server import Server
+from holdfast._engine.topology import Topology
 from holdfast._lua import SCRIPTS
 from holdfast._reports.observing import Troubles
 from holdfast._runtime.clock import clock
@@ -87,18 +87,17 @@ class Client(Agent):
         self.now, self.random = clock, random.Random().random
         self.soon, self.later, self.forget = engine.soon, engine.later, engine.forget
         #: The only server; None where one has to be found by the key.
-        self.only: Server | None = getattr(topology, "only", None)
-        moves: bool = getattr(topology, "moves", True)
+        self.only = topology.only
+        moves = topology.moves
         one_place = not moves and len(topology.nodes()) == 1
         super().__init__(client_id, inboxes, settings, threading.RLock(), one_place=one_place, moves=moves)
         self._perform |= {Prepared: self._call, Tell: self._tell, Listen: self._listen, AwaitWake: self._await_wake}
-        self._route = getattr(topology, "route", None)
+        self._route = topology.route
         self._is_sharded = is_sharded(client_id)
         #: How often an inbox has ended.
         self._breaks = 0
         self.missing_inbox = self._missing
-        if self._route is not None:
-            topology.on_moved = self._moved  # type: ignore[attr-defined]
+        topology.on_moved = self._moved
         #: Where sessions are, which stay on one connection.
         self._sessions: dict[str, Server] = {}
 
@@ -188,7 +187,7 @@ class Client(Agent):
                     server.subscribe("SUBSCRIBE", self.channel, patience_s, otherwise)
                     return
                 if failure.kind == "MOVED":
-                    self.topology.redirect(server, failure)  # type: ignore[attr-defined]
+                    self.topology.redirect(server, failure)
             otherwise(None, failure)
 
         def otherwise(_reply: Any, failure: RequestFailed | None) -> None:
@@ -215,7 +214,7 @@ class Client(Agent):
         def answered(reply: Any, failure: RequestFailed | None) -> None:
             if failure is not None:
                 if failure.kind == "MOVED":
-                    self.topology.redirect(server, failure)  # type: ignore[attr-defined]
+                    self.topology.redirect(server, failure)
                 failure.request = call
                 failure.way_out, failure.request = failure.denied(), None
             if reply == _COUNTED:

@@ -25,6 +25,7 @@ from holdfast._engine.loop import Engine
 from holdfast._engine.pack import pack_command
 from holdfast._engine.requests import Answer
 from holdfast._engine.server import Server
+from holdfast._engine.topology import Topology
 from holdfast._runtime.clock import clock
 
 __all__ = ["Cluster", "slot_of"]
@@ -60,6 +61,7 @@ _SLOT_KEY_MAX = 200
 
 _SLOTS_COMMAND = pack_command(("CLUSTER", "SLOTS"))
 
+
 _slots: dict[str, int] = {}
 
 
@@ -83,10 +85,9 @@ def _refuse() -> Any:
     raise UnfitServer("it is not a node of a Cluster (cluster support is disabled there): use redis:// for it")
 
 
-class Cluster:
+class Cluster(Topology):
     """The nodes that are known, and the owners of the slots. `make(host, port)` makes what makes connections there."""
 
-    #: Whether MOVED and ASK can come.
     moves = True
 
     def __init__(
@@ -95,10 +96,9 @@ class Cluster:
         seeds: Sequence[tuple[str, int]],
         make: Callable[[str, int], Callable[[], Any]],
     ) -> None:
+        super().__init__()
         self._engine = engine
         self._make = make
-        #: Called when a slot has moved: who waits for a message from its old owner has to look.
-        self.on_moved: Callable[[], None] = lambda: None
         self._known: dict[tuple[str, int], Server] = {}
         self._seeds = frozenset(seeds)
         for host, port in seeds:
@@ -265,8 +265,7 @@ class Cluster:
 
     def forget(self, engine: Engine) -> None:
         """After fork, in the child, which has an engine of its own."""
-        for node in self.nodes():
-            node.forget(engine)
+        super().forget(engine)
         self._engine = engine
         self._reading = None
 

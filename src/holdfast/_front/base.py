@@ -31,9 +31,9 @@ from holdfast._core.waiting import Busy, Grant, within
 from holdfast._engine.client import Client, Prepared
 from holdfast._engine.loop import engine, forget_engines
 from holdfast._engine.pack import PreparedRequest
-from holdfast._engine.port import Topology
 from holdfast._engine.requests import Later
 from holdfast._engine.server import Server
+from holdfast._engine.topology import Topology
 from holdfast._reports.observing import Reports, Troubles
 from holdfast._runtime import exit_hooks
 from holdfast._runtime.clock import clock
@@ -94,7 +94,7 @@ class Front:
         return made
 
     def _begin(self, client_id: str) -> None:
-        client_id = client_id_of(client_id, getattr(self.topology, "moves", True))
+        client_id = client_id_of(client_id, self.topology.moves)
         troubles = Troubles(self._reports)
         client = Client(engine(), self.topology, client_id, self._inboxes, self.settings, troubles)
         client.front = self
