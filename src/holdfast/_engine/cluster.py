@@ -17,8 +17,7 @@ from typing import Any, TypeAlias
 
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
-from holdfast._core.keys import SLOTS
-from holdfast._core.keys import slot_of as slot_of_key
+from holdfast._core.keys import SLOTS, slot_of
 from holdfast._core.snapshot import snapshot
 from holdfast._engine.handshake import UnfitServer
 from holdfast._engine.loop import Engine
@@ -28,7 +27,7 @@ from holdfast._engine.server import Server
 from holdfast._engine.topology import Topology
 from holdfast._runtime.clock import clock
 
-__all__ = ["Cluster", "slot_of"]
+__all__ = ["Cluster"]
 
 #: Sends a request to that server: its time in s, whether ASKING goes before it, and who is told how it ended.
 Send: TypeAlias = Callable[[Server, float, bool, Answer], None]
@@ -54,31 +53,12 @@ REFRESH_WAIT_S = 0.25
 FORGET_AFTER_S = 30.0
 #: With more nodes than this, those that are not named are forgotten at once: a server may tell of any number.
 KNOWN_MAX = 2_000
-#: Computed slots that are kept. Cleared when full.
-_SLOTS_KEPT = 10_000
-#: Of keys up to this many characters.
-_SLOT_KEY_MAX = 200
 
 _SLOTS_COMMAND = pack_command(("CLUSTER", "SLOTS"))
 
 
-_slots: dict[str, int] = {}
-
-
 def _is_below(digits: str, limit: int) -> bool:
     return digits.isascii() and digits.isdigit() and len(digits) < 10 and int(digits) < limit
-
-
-def slot_of(key: str) -> int:
-    """The slot of a key, computed once for those that are not long."""
-    slot = _slots.get(key)
-    if slot is None:
-        slot = slot_of_key(key)
-        if len(key) <= _SLOT_KEY_MAX:
-            if len(_slots) >= _SLOTS_KEPT:
-                _slots.clear()
-            _slots[key] = slot
-    return slot
 
 
 def _refuse() -> Any:
