@@ -133,9 +133,8 @@ def test_a_connection_that_cannot_be_made_says_so(
 
 
 AGENT = """
-import resource, sys, time
+import inspect, resource, sys, time  # inspect: which on_lost asks, and could not import later
 import holdfast
-from holdfast._engine import refusals
 
 locks = holdfast.connect(sys.argv[1], ttl=0.6)
 name = sys.argv[2]

@@ -7,6 +7,7 @@ import importlib
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -49,6 +50,22 @@ def test_threads_take_turns(library: str, valkey_server: embedded.Server, unique
     for client in clients:
         assert client.ping()  # it is its owner's, as before
         client.close()
+
+
+def test_what_keeps_it_from_connecting_is_said_in_one_way(
+    library: str, private_server: Callable[..., embedded.Server], unique_name: str
+) -> None:
+    server = private_server(password="secret")
+    stranger = brought(library, server.url.replace("secret", "guessed"), asynchronous=False)
+    with holdfast.Client(stranger) as locks, pytest.raises(holdfast.ServerError) as refused:
+        locks.lock(unique_name).acquire(timeout=5)
+    assert refused.value.kind == "WRONGPASS"
+    server.kill()
+    with holdfast.Client(brought(library, server.url, asynchronous=False)) as locks:
+        with pytest.raises(holdfast.ServerUnreachable, match="running"):
+            locks.lock(unique_name).try_acquire()
+        server.start()
+        locks.lock(unique_name).acquire(timeout=PATIENCE_S).release()
 
 
 def _acquire(locks: Any, name: str, got: list[int]) -> None:

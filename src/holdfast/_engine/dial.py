@@ -14,7 +14,7 @@ from typing import Any
 import hiredis
 
 from holdfast._core.failure import RequestFailed
-from holdfast._engine.handshake import is_tls, late
+from holdfast._engine.handshake import connection_failed, is_tls, late
 from holdfast._engine.matching import PUSHES
 from holdfast._engine.pack import pack_command
 from holdfast._engine.place import Place
@@ -78,7 +78,7 @@ class Dial:
         except BaseException as error:
             if connection is not None:
                 disconnect(connection)
-            engine.call(self._ended, None, False, _failed(error, server))
+            engine.call(self._ended, None, False, connection_failed(error, server.name, tls=server.tls))
         else:
             engine.call(self._ended, connection, pushes, None)
         finally:
@@ -102,19 +102,6 @@ class Dial:
         """Close the connection when it comes, and call nothing."""
         self._over = True
         self._engine.forget(self._timer)
-
-
-def _failed(error: BaseException, server: Place) -> RequestFailed:
-    """Why there is no connection."""
-    if isinstance(error, RequestFailed):
-        return error  # a connection of our own says what is wrong
-    # Imported here: it knows the errors of redis-py, which takes longer to import than all else together.
-    try:
-        with importing:
-            from holdfast._engine.refusals import connection_failed
-    except (OSError, ImportError):  # no descriptor is left to import it with
-        return RequestFailed("refused", str(error), server.name, maybe_executed=False, transient=True)
-    return connection_failed(error, server.name, tls=server.tls)
 
 
 def disconnect(connection: Any) -> None:

@@ -3,7 +3,8 @@
 Law: what cannot get better by trying again (a port that speaks something else, a certificate that is not trusted) is
 not transient.
 
-Apart from `refusals`, which imports redis-py: connections of our own need this, too.
+Theory: what client libraries raise is known by the names of its classes. Two libraries have the same ones, and
+importing either takes longer than all else together; so does `ssl`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import os
 import re
 
-from holdfast._core.failure import RequestFailed
+from holdfast._core.failure import RequestFailed, refusal
 
-__all__ = ["UnfitServer", "is_tls", "late", "unreachable"]
+__all__ = ["UnfitServer", "connection_failed", "is_tls", "late", "unreachable"]
 
 #: Between an exception and its first cause.
 _CHAIN_MAX = 10
@@ -27,6 +28,20 @@ _TLS_BYTES = ("\\x15", "\\x16", "\x15", "\x16")
 _SENTINEL = re.compile(r"<redis.*?host=([^,]+),port=(\d+).*?\)>\)>\)> - ")
 _USE_TLS = "if this port speaks TLS, use rediss://; else see the server's log"
 _NO_TLS = "if this port does not speak TLS, use redis://"
+#: The libraries replace the error word of these by a class. The first that fits counts.
+_WORDS: tuple[tuple[str, str], ...] = (
+    ("BusyLoadingError", "LOADING"),
+    ("MaxClientsError", "ERR max number of clients reached:"),
+    ("AuthenticationWrongNumberOfArgsError", "WRONGPASS"),
+    ("NoPermissionError", "NOPERM"),
+    ("AuthorizationError", "NOPERM"),
+    ("ReadOnlyError", "READONLY"),
+    ("MasterDownError", "MASTERDOWN"),
+)
+#: What a server says to a client that gave no password. The last: "HELLO must be called with the client already …".
+_NO_PASSWORD = ("required", "without any password", "before auth", "already auth")
+#: What can be the matter with a server. Anything else will be the same again.
+_TROUBLES = frozenset({"RedisError", "ValkeyError", "OSError", "EOFError"})
 
 
 class UnfitServer(Exception):
@@ -45,11 +60,40 @@ def late(node: str, seconds: float | None, *, tls: bool = False) -> RequestFaile
     return _failed(message, node, _NO_TLS if tls else None)
 
 
+def connection_failed(error: BaseException, node: str, *, tls: bool = False) -> RequestFailed:
+    """There is no connection, so that nothing of ours was executed. `tls`: whether it was to be encrypted."""
+    if isinstance(error, RequestFailed):
+        return error  # a connection of our own says what is wrong
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    message = str(error) or type(error).__name__
+    word = message.split(" ", 1)[0]
+    if isinstance(error, UnfitServer):
+        return RequestFailed("foreign", message, node, maybe_executed=False, transient=False)
+    for name, replaced in _WORDS:
+        if name in kinds:
+            return _unsent(message if message.startswith(replaced) else f"{replaced} {message}", node)
+    if "AuthenticationError" in kinds:
+        if word in ("NOAUTH", "WRONGPASS"):
+            return _unsent(message, node)
+        missing = any(sign in message.lower() for sign in _NO_PASSWORD)
+        return _unsent(f"{'NOAUTH' if missing else 'WRONGPASS'} {message}", node)
+    if "ResponseError" in kinds or "max number of clients" in message:
+        return _unsent(message if word.isupper() else f"ERR {message}", node)  # "ERR" is cut off
+    if not kinds & _TROUBLES:  # an option of the URL that no connection has, a stand-in that is not a client, …
+        return RequestFailed("unfit", f"{type(error).__name__}: {error}", node, maybe_executed=False, transient=False)
+    return unreachable(error, node, tls=tls)
+
+
+def _unsent(message: str, node: str) -> RequestFailed:
+    failure = refusal(message, node)
+    failure.maybe_executed = False
+    return failure
+
+
 def unreachable(error: BaseException, node: str, *, tls: bool = False) -> RequestFailed:
     """The failure that an exception of a socket, of TLS or of a parser was while connecting."""
     chain = _chain(error)
     for each in chain:
-        # By name: `ssl` may not be loaded, and redis-py has classes of its own.
         name = type(each).__name__
         if name == "SSLCertVerificationError":
             reason = getattr(each, "verify_message", "") or str(each)

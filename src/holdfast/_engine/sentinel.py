@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from redis.sentinel import Sentinel
 
 from holdfast._core.failure import RequestFailed
-from holdfast._engine.refusals import connection_failed
+from holdfast._engine.handshake import connection_failed
 
 __all__ = ["Discovery"]
 
