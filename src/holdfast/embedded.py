@@ -24,6 +24,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import weakref
@@ -39,7 +40,7 @@ from holdfast.errors import ConfigurationError, HoldfastError
 __all__ = ["Server", "ServerStartError", "server", "valkey_executable"]
 
 _START_TRIES = 5
-"""A port found free can be taken before the server binds it; so often we look for another."""
+"""A port found free, or a Cluster's bus, can be taken before the server binds it; so often we look for another."""
 
 _STOP_GRACE_S = 10.0
 """After SIGTERM the server may still write its files; after that it is killed."""
@@ -236,7 +237,7 @@ class Server:
         for attempt in range(_START_TRIES):
             if self._port == 0 and self._port_wanted is not None:
                 most = _HIGHEST_CLUSTER_PORT if self._config.get("cluster-enabled") == "yes" else 65535
-                self._port = _free_port(self.host, most)
+                self._port = self._owned.reserve(self.host, most)
             try:
                 self.unix_path.unlink(missing_ok=True)
                 self._owned.launch(self._arguments())
@@ -346,8 +347,33 @@ class _Owned:
     def __init__(self, directory: Path) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
+        self._reserved: socket.socket | None = None
         self._directory = directory
         self._owner_pid = os.getpid()
+
+    def reserve(self, host: str, most: int) -> int:
+        """A free port, and not above `most`. On Linux no one else gets it, also while the server does not run.
+
+        A socket stays bound to it that does not listen: with SO_REUSEADDR, which servers set, they can listen there,
+        and the system gives the port to no one who asks for any.
+        """
+        self.let_go()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with contextlib.ExitStack() as too_high:  # kept meanwhile, so that another one comes
+            while True:
+                bound = too_high.enter_context(socket.socket(family, socket.SOCK_STREAM))
+                if sys.platform == "linux":
+                    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                bound.bind((host, 0))
+                port: int = bound.getsockname()[1]
+                if port <= most:
+                    self._reserved = bound.dup() if sys.platform == "linux" else None
+                    return port
+
+    def let_go(self) -> None:
+        """Give the port back."""
+        if self._reserved is not None:
+            self._reserved.close()
 
     def launch(self, arguments: Sequence[str]) -> None:
         # A session of their own: Ctrl-C in the terminal is for us, the server must outlive our clean-up.
@@ -397,6 +423,7 @@ class _Owned:
         self.process = self._guard = None
 
     def end(self) -> None:
+        self.let_go()
         if os.getpid() == self._owner_pid:
             self.kill()
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -408,18 +435,6 @@ def _private_directory() -> Path:
         made.rmdir()
         made = Path(tempfile.mkdtemp(prefix="holdfast-", dir="/tmp"))
     return made
-
-
-def _free_port(host: str, most: int) -> int:
-    """A port that was free a moment ago, and not above `most`."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with contextlib.ExitStack() as taken:  # those too high are kept, so that another one comes
-        while True:
-            probe = taken.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            probe.bind((host, 0))
-            port: int = probe.getsockname()[1]
-            if port <= most:
-                return port
 
 
 def _answers(path: Path) -> bool:

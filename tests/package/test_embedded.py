@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -106,6 +107,22 @@ def test_comes_back_at_the_same_address(private_server: Factory, kind: Kind) -> 
     assert not server.running
 
 
+def test_no_one_else_gets_its_port_while_it_does_not_run(private_server: Factory) -> None:
+    """On Linux: elsewhere no socket can keep a port without listening, and let a server listen there."""
+    server = private_server()
+    port = server.port
+    server.kill()
+    with contextlib.closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port)).close()
+    server.start()
+    assert server.port == port and ping(server.url)
+    server.close()
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+
+
 def test_keeps_what_it_is_told_to_keep(private_server: Factory) -> None:
     server = private_server(config={"appendonly": "yes", "appendfsync": "always"})
     with redis.Redis.from_url(server.url) as client:
@@ -150,8 +167,8 @@ def test_a_taken_port_is_named(private_server: Factory) -> None:
 
 def test_a_port_taken_in_between_is_replaced(private_server: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = private_server()
-    real, offered = embedded._free_port, [taken.port]
-    monkeypatch.setattr(embedded, "_free_port", lambda host, most: offered.pop() if offered else real(host, most))
+    real, offered = embedded._Owned.reserve, [taken.port]
+    monkeypatch.setattr(embedded._Owned, "reserve", lambda *args: offered.pop() if offered else real(*args))
     server = private_server()
     assert server.port != taken.port
     assert ping(server.url)
