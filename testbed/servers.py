@@ -82,8 +82,13 @@ def start(kind: Kind = "valkey", **options: Any) -> embedded.Server:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """A port of 127.0.0.1 that no one is given, on Linux, while this process lives; a server can be told to use it.
+
+    A socket stays bound to it that does not listen (see `embedded`).
+    """
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        port: int = kept.getsockname()[1]
+        kept.detach()
         return port

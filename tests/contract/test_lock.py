@@ -13,6 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import embedded
+from testbed.servers import free_port
 from testbed.waiting import eventually
 from tests.support.apis import Api
 
@@ -398,9 +399,7 @@ def test_repr_shows_the_state(locks: Any, unique_name: str) -> None:
 
 
 def test_nobody_there(api: Api, unique_name: str) -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = free_port()
     locks = api.connect(f"redis://127.0.0.1:{port}")
     with pytest.raises(holdfast.ServerUnreachable, match=str(port)):
         locks.lock(unique_name).try_acquire()
