@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -34,6 +36,26 @@ def test_a_thread_a_descriptor_and_an_object_are_found() -> None:
     stop.set()
     thread.join()
     leaks.check(before)
+
+
+def test_what_ends_while_collections_take_long_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a collection takes seconds, in which no other thread gets anywhere."""
+    before = leaks.take(objects=False)
+    collections = threading.Semaphore(0)
+
+    def collect() -> None:
+        time.sleep(0.2)
+        collections.release()
+
+    def end() -> None:
+        for _ in range(3):
+            collections.acquire(timeout=60)
+
+    monkeypatch.setattr(leaks, "gc", SimpleNamespace(collect=collect))
+    thread = threading.Thread(target=end, name="holdfast-left")
+    thread.start()
+    assert leaks.left_over(before, 0.3, objects=False) == []
+    thread.join()
 
 
 @pytest.mark.parametrize("kind", ["sem:holders", "readers"])
