@@ -189,19 +189,6 @@ class _Asked:
         self._answer(value, error)
 
 
-class _Noted:
-    """The request of a release that is not waited for; keeps its reply."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self.keys, self.sync, self.request_timeout_s = call.keys, call.sync, call.request_timeout_s
-        self.reply: Reply = None
-
-    def __await__(self) -> Any:
-        self.reply = yield self._call
-        return self.reply
-
-
 class Process(Agent):
     """One client process: its clock, its subscriptions, and what happens to it."""
 
@@ -387,17 +374,22 @@ class Process(Agent):
     # -- acquiring and releasing ------------------------------------------------------------------
 
     def release_later(self, record: LeaseRecord, first: Call) -> None:
-        noted = _Noted(first)
-        before = self.releasing.latest.get(first.keys[0])
-        super().release_later(record, noted)  # type: ignore[arg-type]
+        """As the APIs do it."""
         self.world.counted["released without waiting"] += 1
-        under_way = self.releasing.latest.get(first.keys[0])
-        if under_way is not None and under_way is not before:
-            self.released_later[record.token] = self.world.now
-            under_way.bells.append(lambda: self._look_at_release(record, noted))
+        if record.turn is not None and record.hand_on(self.now()):
+            return
+        answered = self.releasing.sent(record, first.keys[0])
+        under_way = self.releasing.latest[first.keys[0]]
+        self.released_later[record.token] = self.world.now
 
-    def _look_at_release(self, record: LeaseRecord, noted: _Noted) -> None:
-        if noted.reply == 0 and record.state is not LeaseState.LOST:
+        def told(reply: Reply, failure: RequestFailed | None) -> None:
+            under_way.bells.append(lambda: self._look_at_release(record, reply))
+            answered(reply, failure)
+
+        self.request(first, first.request_timeout_s, told)
+
+    def _look_at_release(self, record: LeaseRecord, reply: Reply) -> None:
+        if reply == 0 and record.state is not LeaseState.LOST:
             self.world.fail(
                 "untold loss", f"{record.token} was not held any more at its release, and nothing told of it"
             )

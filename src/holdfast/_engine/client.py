@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import Any
 
-from holdfast._core.agent.agent import Agent
+from holdfast._core.agent.agent import Agent, Outcome
 from holdfast._core.agent.closing import LEAVE_S
 from holdfast._core.agent.runner import SUSPENDED, Task
 from holdfast._core.effects import AwaitWake, Call, Command, Listen, Protocol, Tell
@@ -24,8 +24,8 @@ from holdfast._core.snapshot import snapshot
 from holdfast._core.tokens import is_sharded
 from holdfast._engine.loop import Engine
 from holdfast._engine.operation import Operation
-from holdfast._engine.pack import PreparedRequest, pack_command, pack_script, pack_sync, spelled_out
-from holdfast._engine.requests import Answer, Ask
+from holdfast._engine.pack import pack_command, pack_script, pack_sync, spelled_out
+from holdfast._engine.requests import Answer
 from holdfast._engine.server import Server
 from holdfast._engine.topology import Topology
 from holdfast._lua import SCRIPTS
@@ -33,26 +33,11 @@ from holdfast._reports.observing import Troubles
 from holdfast._runtime.clock import clock
 from holdfast._runtime.teller import report
 
-__all__ = ["Client", "Prepared"]
+__all__ = ["Client"]
 
 #: What `hears` says.
 _TOLD, _COUNTED = 2, 1
 _ASKING = pack_command(("ASKING",))
-
-
-class Prepared(Call):
-    """A first request, ready but for its token, which it has."""
-
-    __slots__ = ("_request", "_token")
-
-    def __init__(self, request: PreparedRequest, token: str) -> None:
-        call = request.call
-        super().__init__(call.script, call.keys, call.args, request.request_timeout_s, call.node, call.sync)
-        self._request, self._token = request, token
-
-    @property
-    def packed(self) -> bytes:
-        return Ask(self._request, self._token, 0.0).packed
 
 
 def _broken(server: Server) -> RequestFailed:
@@ -91,7 +76,7 @@ class Client(Agent):
         moves = topology.moves
         one_place = not moves and len(topology.nodes()) == 1
         super().__init__(client_id, inboxes, settings, threading.RLock(), one_place=one_place, moves=moves)
-        self._perform |= {Prepared: self._call, Tell: self._tell, Listen: self._listen, AwaitWake: self._await_wake}
+        self._perform |= {Tell: self._tell, Listen: self._listen, AwaitWake: self._await_wake}
         self._route = topology.route
         self._is_sharded = is_sharded(client_id)
         #: How often an inbox has ended.
@@ -108,18 +93,27 @@ class Client(Agent):
             except BaseException:
                 report()
 
-    def ring(self, task: Task, ticket: int) -> None:
-        self.engine.call(self.resume, task, ticket, None)  # another thread hands on
+    def call(self, act: Callable[..., object], *args: Any) -> None:
+        self.engine.call(act, *args)
 
     # -- requests ---------------------------------------------------------------------------------
+
+    def troubled(self, server: Server, failure: RequestFailed) -> None:
+        """Note that a request, by whomever it was sent, has ended so."""
+        self.troubles.saw(failure)
+        self.topology.troubled(server, failure)
+
+    def known(self, first: Call, outcome: Outcome) -> Any:
+        if outcome[1] is not None:
+            self.troubled(self.topology.node_for(first.keys[0], None), outcome[1])
+        return super().known(first, outcome)
 
     def request(
         self, effect: Call | Command, patience_s: float, answer: Callable[[Any, RequestFailed | None], None]
     ) -> None:
         def answered(server: Server, reply: Any, failure: RequestFailed | None) -> None:
             if failure is not None:
-                self.troubles.saw(failure)
-                self.topology.troubled(server, failure)
+                self.troubled(server, failure)
             elif self.troubles:
                 self.troubles.passed(server.name)
             answer(reply, failure)
@@ -139,7 +133,7 @@ class Client(Agent):
             packed, fits, script = pack_command(effect.args), effect.fits, None
         else:
             script, fits = SCRIPTS[effect.script], FITS[effect.script]
-            packed = effect.packed if type(effect) is Prepared else pack_script(script, effect.keys, effect.args)
+            packed = pack_script(script, effect.keys, effect.args)
             if asking:
                 packed = spelled_out(packed, script)
             if effect.sync is not None:

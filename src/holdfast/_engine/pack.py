@@ -78,12 +78,12 @@ class PreparedRequest:
     """
 
     __slots__ = (
-        *("before", "behind", "call", "confirm", "fits", "grants", "group", "key", "keys"),
+        *("_call", "before", "behind", "confirm", "fits", "grants", "group", "key", "keys"),
         *("request_timeout_s", "script"),
     )
 
     def __init__(self, call: Call, each: Each | None = None) -> None:
-        self.call = call
+        self._call = call
         #: Whether the answer is waited for.
         self.confirm = True
         self.grants = call.script == "acquire"
@@ -95,6 +95,11 @@ class PreparedRequest:
         parts = _pack_parts(self.script, call.keys, call.args)
         token_at = 3 + len(call.keys)
         self.before, self.behind = b"".join(parts[:token_at]), b"".join(parts[token_at + 1 :])
+
+    def call(self, token: str) -> Call:
+        """Return it for a protocol, with that token."""
+        call = self._call
+        return Call(call.script, call.keys, (token, *call.args[1:]), call.request_timeout_s)
 
 
 def _pack_parts(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> list[bytes]:

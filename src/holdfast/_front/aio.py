@@ -23,17 +23,18 @@ from functools import partial
 from sys import modules
 from typing import Any, TypeVar
 
+from holdfast._core.agent.agent import Outcome, Sent
 from holdfast._core.agent.closing import TOLD_S
 from holdfast._core.agent.renewals import quietly
-from holdfast._core.effects import Protocol
+from holdfast._core.effects import Call, Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import replay
 from holdfast._core.record import LeaseRecord
 from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import LocalWaiter, TenureLease
 from holdfast._core.tokens import owner_of
-from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released
-from holdfast._engine.client import Client, Prepared
+from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released, within
+from holdfast._engine.client import Client
 from holdfast._engine.operation import Abandoned, Operation
 from holdfast._engine.pack import PreparedRequest
 from holdfast._engine.requests import Later
@@ -241,29 +242,30 @@ class AioFront(Front):
         self, first: PreparedRequest | None, start: Start, token: str, timeout_s: float | None, ttl_ms: int
     ) -> Grant | Busy:
         """Acquire with this token: by `first` alone where that is granted in time, else by the protocol."""
-        if first is None or not self.can_ask or first.key in self.contention:
-            return await self._run(self._acquires(first, start, token, timeout_s, ttl_ms), self._undo_of(token))
-        server = self._only or self.topology.node_for(first.key, None)
-        if not server.is_open:
-            return await self._run(self._acquires(first, start, token, timeout_s, ttl_ms), self._undo_of(token))
-        behind = self.releasing.latest.get(first.key)
-        asked_at, home = clock(), self.home
-        patience_s = first.request_timeout_s if timeout_s is None else self._patience_s(first, timeout_s)
-        ask = TaskAsk(first, token, asked_at + patience_s, home)
-        home.put(server, ask)
-        try:
-            await ask.future
-        except BaseException:
-            self.spawn(_undone(replay(start(token, timeout_s, True), asked_at, None, Abandoned())))
-            raise
-        outcome: Any = ask.outcome
-        grant = granted(outcome[0], asked_at, clock(), ttl_ms) if outcome[1] is None else None
-        if grant is not None:
-            if self.troubles:
-                self.troubles.passed(server.name)
-            return grant
-        rest = self._goes_on(first, start, token, timeout_s, ttl_ms, behind, asked_at, outcome)
-        return await self._run(rest, self._undo_of(token))
+        sent: Sent | None = None
+        if first is not None and self.can_ask and first.key not in self.contention:
+            server = self._only or self.topology.node_for(first.key, None)
+            if server.is_open:
+                behind = self.releasing.latest.get(first.key)
+                asked_at, home, patience_s = clock(), self.home, first.request_timeout_s
+                if timeout_s is not None:
+                    patience_s = within(patience_s, timeout_s or self.settings.try_limit_s)
+                ask = TaskAsk(first, token, asked_at + patience_s, home)
+                home.put(server, ask)
+                try:
+                    await ask.future
+                except BaseException:
+                    self.spawn(_undone(replay(start(token, timeout_s, True), asked_at, None, Abandoned())))
+                    raise
+                outcome: Any = ask.outcome
+                if outcome[1] is None:
+                    grant = granted(outcome[0], asked_at, clock(), ttl_ms)
+                    if grant is not None:
+                        if self.troubles:
+                            self.troubles.passed(server.name)
+                        return grant
+                sent = Sent(asked_at, behind, outcome)
+        return await self._run(self._acquires(first, start, token, timeout_s, ttl_ms, sent), self._undo_of(token))
 
     async def wait_in_line(
         self,
@@ -294,18 +296,18 @@ class AioFront(Front):
         """Release what is held; False when it was not held any more. `first` as in `acquire`."""
         if record.turn is not None and record.hand_on(clock()):
             return True
-        if first is None or not self.can_ask:
-            return await self.run(self._releases(record, first))
-        server = self._only or self.topology.node_for(first.key, None)
-        if not server.is_open:
-            return await self.run(self._releases(record, first))
-        home = self.home
-        ask = TaskAsk(first, record.token, clock() + first.request_timeout_s, home)
-        home.put(server, ask)
-        await ask.future
-        outcome = ask.outcome
-        held = released(outcome[0]) if outcome is not None and outcome[1] is None else None
-        return await self.run(self._releases(record, first, outcome)) if held is None else held
+        outcome: Outcome | None = None
+        if first is not None and self.can_ask:
+            server = self._only or self.topology.node_for(first.key, None)
+            if server.is_open:
+                home = self.home
+                ask = TaskAsk(first, record.token, clock() + first.request_timeout_s, home)
+                home.put(server, ask)
+                await ask.future
+                outcome = ask.outcome
+                if outcome is not None and outcome[1] is None and (held := released(outcome[0])) is not None:
+                    return held
+        return await self.run(self._releases(record, first, outcome))
 
     def _tell(self, server: Server, later: Later) -> bool:
         """As that of `Front`; sent with what others ask for in this turn of the loop."""
@@ -341,7 +343,7 @@ class AioFront(Front):
                     self.engine.call(self.topology.node_for(ask.prepared.key, None).send_later, ask)
                     continue
                 if not ask.prepared.grants:
-                    self.spawn(_sent(Prepared(ask.prepared, ask.token)))
+                    self.spawn(_sent(ask.prepared.call(ask.token)))
                 ask.end(None, RequestFailed("closed", "the client is closed", "", maybe_executed=True, transient=False))
         for token in [*snapshot(self.undo), *snapshot(self.asking)]:
             number = int(owner_of(token))
@@ -400,7 +402,7 @@ class AioFront(Front):
         home.read_no_more()
 
 
-async def _sent(release: Prepared) -> None:
+async def _sent(release: Call) -> None:
     """Send a release that its task has left unsent."""
     with contextlib.suppress(RequestFailed):
         await release

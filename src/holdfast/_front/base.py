@@ -18,17 +18,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Self, TypeVar
 
+from holdfast._core.agent.agent import Outcome, Sent
 from holdfast._core.agent.renewals import quietly
-from holdfast._core.agent.runner import closed
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
-from holdfast._core.fast_path import replay
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tenure import SOON_MS
 from holdfast._core.tokens import client_id_of
-from holdfast._core.waiting import Busy, Grant, within
-from holdfast._engine.client import Client, Prepared
+from holdfast._core.waiting import Busy, Grant
+from holdfast._engine.client import Client
 from holdfast._engine.loop import engine, forget_engines
 from holdfast._engine.pack import PreparedRequest
 from holdfast._engine.requests import Later
@@ -152,63 +151,24 @@ class Front:
 
     # -- acquiring and releasing ------------------------------------------------------------------
 
-    def _patience_s(self, first: PreparedRequest, timeout_s: float | None) -> float:
-        patience_s = first.request_timeout_s
-        return patience_s if timeout_s is None else within(patience_s, timeout_s or self.settings.try_limit_s)
-
     def _acquires(
-        self, first: PreparedRequest | None, start: Start, token: str, timeout_s: float | None, ttl_ms: int
-    ) -> Protocol[Grant | Busy]:
-        """The whole of an acquire."""
-        call = None if first is None else Prepared(first, token)
-        return self.client.acquire(call, partial(start, token), timeout_s, ttl_ms)
-
-    def _goes_on(
         self,
-        first: PreparedRequest,
+        first: PreparedRequest | None,
         start: Start,
         token: str,
         timeout_s: float | None,
         ttl_ms: int,
-        behind: Any,
-        asked_at: float,
-        outcome: Any,
+        sent: Sent | None = None,
     ) -> Protocol[Grant | Busy]:
-        """The rest of an acquire whose first request ended so."""
-        call = Prepared(first, token)
-        failure = self._failed(self.topology.node_for(first.key, None), call, outcome[1])
-        answer = asked_at, outcome[0], failure
-        return self.client.go_on(call, partial(start, token), timeout_s, ttl_ms, behind, answer)
+        """The whole of an acquire, or what is left of one whose first request was `sent`."""
+        call = None if first is None else first.call(token)
+        return self.client.acquire(call, partial(start, token), timeout_s, ttl_ms, sent)
 
-    def _releases(self, record: LeaseRecord, first: PreparedRequest | None, outcome: Any = None) -> Protocol[bool]:
-        """Release it, or the rest of a release whose first request ended so."""
-        call = None if first is None else Prepared(first, record.token)
-        if outcome is None or call is None:
-            return self.client.release(record, call)
-        failure = self._failed(self.topology.node_for(call.keys[0], None), call, outcome[1])
-        return replay(record.release(), 0.0, outcome[0], failure)
-
-    def _failed(self, server: Server, call: Prepared, failure: RequestFailed | None) -> RequestFailed | None:
-        """With what a protocol goes on whose first request has failed so, if it has."""
-        if failure is None:
-            return None
-        self.troubles.saw(failure)
-        self.engine.call(self.topology.troubled, server, failure)
-        failure.about(call)
-        return closed(failure) if self.closed else failure
-
-    def _later(self, server: Server, record: LeaseRecord, first: PreparedRequest) -> Later:
-        """A release that is not waited for."""
-        answered = self.releasing.sent(record, first.key)
-
-        def told(reply: Any, failure: RequestFailed | None) -> None:
-            if failure is not None:
-                failure = self._failed(server, Prepared(first, record.token), failure)
-            rest = answered(reply, failure)
-            if rest is not None:
-                self.spawn(rest)
-
-        return Later(first, record.token, clock() + first.request_timeout_s, told)
+    def _releases(
+        self, record: LeaseRecord, first: PreparedRequest | None, outcome: Outcome | None = None
+    ) -> Protocol[bool]:
+        """The same of a release."""
+        return self.client.release(record, None if first is None else first.call(record.token), outcome)
 
     def release_later(self, record: LeaseRecord, first: PreparedRequest) -> bool:
         """Release it without waiting for the answer; False where it has to be waited for."""
@@ -217,7 +177,14 @@ class Front:
         if not self.can_ask or self.closed:
             return False
         server = self._only or self.topology.node_for(first.key, None)
-        later = self._later(server, record, first)
+        answered = self.releasing.sent(record, first.key)
+
+        def told(reply: Any, failure: RequestFailed | None) -> None:
+            if failure is not None:
+                self.engine.call(self.client.troubled, server, failure)
+            answered(reply, failure)
+
+        later = Later(first, record.token, clock() + first.request_timeout_s, told)
         if not self._tell(server, later):
             self.engine.call(server.send_later, later)
         return True

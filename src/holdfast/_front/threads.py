@@ -15,11 +15,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from holdfast._core.agent.agent import Outcome, Sent
 from holdfast._core.agent.renewals import quietly
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
 from holdfast._core.tenure import LocalWaiter, TenureLease
-from holdfast._core.waiting import Busy, Grant, granted, released
+from holdfast._core.waiting import Busy, Grant, granted, released, within
 from holdfast._engine.client import Client
 from holdfast._engine.operation import Operation
 from holdfast._engine.pack import PreparedRequest
@@ -147,21 +148,23 @@ class ThreadsFront(Front):
         cancel: Cancel | None = None,
     ) -> Grant | Busy:
         """Acquire with this token: by `first` alone where that is granted in time, else by the protocol."""
-        if first is None or cancel is not None or not self.can_ask or first.key in self.contention:
-            return self.run(partial(self._acquires, first, start, token, timeout_s, ttl_ms), cancel)
-        behind = self.releasing.latest.get(first.key)
-        server = self._only or self.topology.node_for(first.key, None)
-        link, asked_at = server.link, clock()
-        patience_s = first.request_timeout_s if timeout_s is None else self._patience_s(first, timeout_s)
-        outcome = None if link is None else link.ask(Ask(first, token, asked_at + patience_s))
-        if outcome is None:
-            return self.run(partial(self._acquires, first, start, token, timeout_s, ttl_ms))
-        grant = granted(outcome[0], asked_at, clock(), ttl_ms) if outcome[1] is None else None
-        if grant is not None:
-            if self.troubles:
-                self.troubles.passed(server.name)
-            return grant
-        return self.run(partial(self._goes_on, first, start, token, timeout_s, ttl_ms, behind, asked_at, outcome))
+        sent: Sent | None = None
+        if first is not None and cancel is None and self.can_ask and first.key not in self.contention:
+            behind = self.releasing.latest.get(first.key)
+            server = self._only or self.topology.node_for(first.key, None)
+            link, asked_at, patience_s = server.link, clock(), first.request_timeout_s
+            if timeout_s is not None:
+                patience_s = within(patience_s, timeout_s or self.settings.try_limit_s)
+            outcome = None if link is None else link.ask(Ask(first, token, asked_at + patience_s))
+            if outcome is not None:
+                if outcome[1] is None:
+                    grant = granted(outcome[0], asked_at, clock(), ttl_ms)
+                    if grant is not None:
+                        if self.troubles:
+                            self.troubles.passed(server.name)
+                        return grant
+                sent = Sent(asked_at, behind, outcome)
+        return self.run(partial(self._acquires, first, start, token, timeout_s, ttl_ms, sent), cancel)
 
     def wait_in_line(
         self,
@@ -194,12 +197,14 @@ class ThreadsFront(Front):
         """Release what is held; False when it was not held any more. `first` as in `acquire`."""
         if record.turn is not None and record.hand_on(clock()):
             return True
-        if first is None or not self.can_ask:
-            return self.run(partial(self._releases, record, first))
-        link = (self._only or self.topology.node_for(first.key, None)).link
-        outcome = None if link is None else link.ask(Ask(first, record.token, clock() + first.request_timeout_s))
-        held = released(outcome[0]) if outcome is not None and outcome[1] is None else None
-        return self.run(partial(self._releases, record, first, outcome)) if held is None else held
+        outcome: Outcome | None = None
+        if first is not None and self.can_ask:
+            link = (self._only or self.topology.node_for(first.key, None)).link
+            if link is not None:
+                outcome = link.ask(Ask(first, record.token, clock() + first.request_timeout_s))
+            if outcome is not None and outcome[1] is None and (held := released(outcome[0])) is not None:
+                return held
+        return self.run(partial(self._releases, record, first, outcome))
 
     # -- what is held -----------------------------------------------------------------------------
 

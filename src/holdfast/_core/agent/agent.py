@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from holdfast._core.agent.closing import HURRY_S, Closing
 from holdfast._core.agent.inboxes import Inboxes, Listening
@@ -50,10 +50,21 @@ from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import Lines
 from holdfast._core.waiting import Busy, Grant, granted, released, within
 
-__all__ = ["Agent"]
+__all__ = ["Agent", "Outcome", "Sent"]
+
+#: What came of a request that its caller has sent: its reply, or why there is none.
+Outcome: TypeAlias = tuple[Any, RequestFailed | None]
 
 #: How long a reply of a call that is not waited for any more is still looked at, s.
 LATE_PATIENCE_S = 30.0
+
+
+class Sent(NamedTuple):
+    """The first request of an acquire: when it is sent, behind which release; and its outcome, if that is known."""
+
+    asked_at: float
+    behind: Any
+    outcome: Outcome | None = None
 
 
 class Agent(Closing, Listening):
@@ -84,7 +95,7 @@ class Agent(Closing, Listening):
         #: Acquires that wait for each other here; leases that stay here after their release.
         self.lines = Lines(settings, guard, self.schedule.early)
         self.lease_cache = LeaseCache(settings, self.watch, self.spawn, self.schedule.early, lambda: not self.closing)
-        self.releasing = Unconfirmed(self.spawn, settings.request_timeout_s)
+        self.releasing = Unconfirmed(self.spawn, self.call, settings.request_timeout_s)
         self.inboxes = Inboxes(self, settings)
         self.listening, self.missing_inbox = self.inboxes.listening, self.inboxes.missing
         self.lines.hears = lambda key: self.lease_cache.hears(key, self.listening(key))
@@ -157,15 +168,15 @@ class Agent(Closing, Listening):
 
     def _await_turn(self, task: Task, effect: AwaitTurn) -> Any:
         ticket = task.ticket
-        effect.turn.bell = lambda: self.ring(task, ticket)
+        effect.turn.bell = partial(self.call, self.resume, task, ticket, None)
         if effect.turn.is_called():
             return None
         task.timer = self.later(effect.timeout_s, self.resume, task, ticket, None)
         return SUSPENDED
 
-    def ring(self, task: Task, ticket: int) -> None:
-        """Resume a task whose turn may have come. Engines may call this from any thread."""
-        self.soon(self.resume, task, ticket, None)
+    def call(self, act: Callable[..., object], *args: Any) -> None:
+        """Do it soon. Engines let any thread call this."""
+        self.soon(act, *args)
 
     def _sleep(self, task: Task, effect: Sleep) -> Any:
         seconds = min(effect.seconds, HURRY_S) if self.closing else effect.seconds
@@ -174,49 +185,41 @@ class Agent(Closing, Listening):
 
     # -- acquiring and releasing ------------------------------------------------------------------
 
+    def known(self, first: Call, outcome: Outcome) -> Any:
+        """Return the reply to a first request that its caller has sent; or raise why there is none."""
+        reply, failure = outcome
+        if failure is not None:
+            raise closed(failure) if self.closing else failure
+        return reply
+
     async def acquire(
         self,
         first: Call | None,
         start: Callable[[float | None, bool], Protocol[Grant | Busy]],
         timeout_s: float | None,
         ttl_ms: int,
+        sent: Sent | None = None,
     ) -> Grant | Busy:
         """Acquire: by the `first` request alone where that is granted in time, else by the protocol.
 
-        `start(timeout_s, sent)` makes it; `sent`: its first request, which does not queue, was sent already.
+        `start(timeout_s, sent)` makes it; `sent`: its first request, which does not queue, was sent already. By the
+        caller, where this is given `sent`, too.
         """
-        if self.closing:
-            raise closed()  # its caller found the client open, and was not seen when that began to end
-        behind = None if first is None else self.releasing.latest.get(first.keys[0])
-        if first is None or first.sync is not None or not self.can_ask or self.contention.expects(first.keys[0]):
-            if behind is not None:
-                await self.releasing.settled(behind, self.settings.request_timeout_s)
-            return await start(timeout_s, False)
-        if timeout_s is not None:
-            first.request_timeout_s = within(first.request_timeout_s, timeout_s or self.settings.try_limit_s)
-        asked_at = self.now()
-        reply: Any = None
-        failed: BaseException | None = None
+        if sent is None:
+            if self.closing:
+                raise closed()  # its caller found the client open, and was not seen when that began to end
+            behind = None if first is None else self.releasing.latest.get(first.keys[0])
+            if first is None or first.sync is not None or not self.can_ask or self.contention.expects(first.keys[0]):
+                if behind is not None:
+                    await self.releasing.settled(behind, self.settings.request_timeout_s)
+                return await start(timeout_s, False)
+            if timeout_s is not None:
+                first.request_timeout_s = within(first.request_timeout_s, timeout_s or self.settings.try_limit_s)
+            sent = Sent(self.now(), behind)
+        assert first is not None
+        asked_at, behind, outcome = sent
         try:
-            reply = await first
-        except BaseException as error:
-            failed = error
-        return await self.go_on(first, start, timeout_s, ttl_ms, behind, (asked_at, reply, failed))
-
-    async def go_on(
-        self,
-        first: Call,
-        start: Callable[[float | None, bool], Protocol[Grant | Busy]],
-        timeout_s: float | None,
-        ttl_ms: int,
-        behind: Any,
-        answer: tuple[float, Any, BaseException | None],
-    ) -> Grant | Busy:
-        """The rest of an acquire whose `first` request was sent at that time, behind that release, and ended so."""
-        asked_at, reply, failed = answer
-        try:
-            if failed is not None:
-                raise failed
+            reply = await first if outcome is None else self.known(first, outcome)
             if behind is not None and reply[0] != 1:
                 await self.releasing.settled(behind, first.request_timeout_s)
                 asked_at = self.now()
@@ -229,23 +232,18 @@ class Agent(Closing, Listening):
         self.contention.saw(first.keys[0])
         return await replay(start(timeout_s, True), asked_at, reply, None)
 
-    async def release(self, record: LeaseRecord, first: Call | None) -> bool:
-        """Release it; False when it was not held any more. `first` as in `acquire`."""
-        if record.turn is not None and record.hand_on(self.now()):
+    async def release(self, record: LeaseRecord, first: Call | None, outcome: Outcome | None = None) -> bool:
+        """Release it; False when it was not held any more. `first` as in `acquire`; `outcome`: its, if it was sent."""
+        if outcome is None and record.turn is not None and record.hand_on(self.now()):
             return True
         if first is None or first.sync is not None or not self.can_ask:
             return await record.release()
         try:
-            reply = await first
+            reply = await first if outcome is None else self.known(first, outcome)
         except BaseException as error:
             return await replay(record.release(), 0.0, None, error)
         held = released(reply)
         return await replay(record.release(), 0.0, reply, None) if held is None else held
-
-    def release_later(self, record: LeaseRecord, first: Call) -> None:
-        """Release it without waiting for the answer."""
-        if record.turn is None or not record.hand_on(self.now()):
-            self.releasing.send(record, first)
 
     # -- what is held -----------------------------------------------------------------------------
 

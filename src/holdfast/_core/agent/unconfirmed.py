@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast._core.agent.runner import Task
-from holdfast._core.effects import AwaitTurn, Call, Now, Protocol
+from holdfast._core.effects import AwaitTurn, Now, Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import confirm
 from holdfast._core.record import LeaseRecord
@@ -51,8 +51,12 @@ class _Release:
 class Unconfirmed:
     """Those of one client, by the key of their lock."""
 
-    def __init__(self, spawn: Callable[[Protocol[None], str], Task], patience_s: float) -> None:
+    def __init__(
+        self, spawn: Callable[[Protocol[None], str], Task], call: Callable[..., None], patience_s: float
+    ) -> None:
         self._spawn = spawn
+        #: Has the agent do something, from any thread.
+        self._call = call
         self._patience_s = patience_s
         #: The release of each lock that was not answered yet.
         self.latest: dict[str, _Release] = {}
@@ -60,58 +64,37 @@ class Unconfirmed:
     def __len__(self) -> int:
         return len(self.latest)
 
-    def send(self, record: LeaseRecord, first: Call) -> None:
-        """Release it by that request, which is its usual one."""
-        release = _Release(record)
-        key = first.keys[0]
-        before, self.latest[key] = self.latest.get(key), release
-        self._spawn(self._release(record, first, release, before), f"release {record.name}")
-
-    def sent(self, record: LeaseRecord, key: str) -> Callable[[Any, RequestFailed | None], Protocol[None] | None]:
-        """Note that a release is sent now, by any thread. Returns what to call with the answer: that returns what is
-        left to do, or None where the lease was released.
-        """
+    def sent(self, record: LeaseRecord, key: str) -> Callable[[Any, RequestFailed | None], None]:
+        """Note that a release is sent now, by any thread. Returns what any thread calls with the answer."""
         release = _Release(record)
         before, self.latest[key] = self.latest.get(key), release
 
-        def answered(reply: Any, failure: RequestFailed | None) -> Protocol[None] | None:
+        def answered(reply: Any, failure: RequestFailed | None) -> None:
             if failure is None and released(reply) and (before is None or before.over):
-                if self.latest.get(key) is release:
-                    self.latest.pop(key, None)
-                release.end()
-                return None
-            return self._answered(record, key, release, before, (reply, failure))
+                self._end(key, release)
+            else:
+                self._call(self._go_on, key, release, before, reply, failure)
 
         return answered
 
-    async def _release(self, record: LeaseRecord, first: Call, release: _Release, before: _Release | None) -> None:
-        reply, failed = None, None
-        try:
-            reply = await first
-        except RequestFailed as failure:
-            failed = failure
-        await self._answered(record, first.keys[0], release, before, (reply, failed))
+    def _go_on(self, *answer: Any) -> None:
+        self._spawn(self._answered(*answer), f"release {answer[1].record.name}")
 
     async def _answered(
-        self,
-        record: LeaseRecord,
-        key: str,
-        release: _Release,
-        before: _Release | None,
-        answer: tuple[Any, RequestFailed | None],
+        self, key: str, release: _Release, before: _Release | None, reply: Any, failure: RequestFailed | None
     ) -> None:
-        reply, failure = answer
         try:
-            if failure is not None:
-                await confirm(record, None, failure)
-            elif not released(reply):
-                await confirm(record, reply, None)
+            if failure is not None or not released(reply):
+                await confirm(release.record, reply, failure)
             if before is not None and not before.over:
                 await AwaitTurn(before, self._patience_s)
         finally:
-            if self.latest.get(key) is release:
-                self.latest.pop(key, None)
-            release.end()
+            self._end(key, release)
+
+    def _end(self, key: str, release: _Release) -> None:
+        if self.latest.get(key) is release:
+            self.latest.pop(key, None)
+        release.end()
 
     async def hurry(self, patience_s: float, reconnect: Callable[[], None]) -> None:
         """The client is about to end: repeat, on another connection, what is not answered in that time."""
