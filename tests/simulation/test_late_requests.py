@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from holdfast._core import multilock, plain, redlock, rwlock
+from holdfast._core import multilock, redlock, rwlock
 from holdfast._core.condition import ConditionAcquisition, condition_key
 from holdfast._core.effects import Protocol
 from holdfast._core.exclusive import OneServer, OverQuorum
@@ -229,7 +229,7 @@ async def a_lock_without_scripts(story: Story) -> None:
     scripts.refused = True
     scripts.deletes = ["WATCH"]
     exclusive = OneServer(KEYS, world.settings, scripts=scripts)
-    grant = await granted(plain.acquire(KEYS, token, TTL_MS, None, scripts, world.settings))
+    grant = await granted(exclusive.acquire(token, TTL_MS, None, True))
     hold = story.hold(exclusive.make_record(token, grant, TTL_MS), _mine(KEYS.lock, token), LOCK_RIVAL)
     await story.life(hold)
     await story.let_go(hold)

@@ -17,7 +17,7 @@ from holdfast._core.fast_path import FirstRenewal
 from holdfast._core.keys import LockKeys
 from holdfast._core.lease_cache import CachedLease, KeptLease
 from holdfast._core.mutex import Each, LockAcquisition
-from holdfast._core.plain import Scripts
+from holdfast._core.plain import PlainAcquisition, Scripts
 from holdfast._core.record import RENEWAL, LeaseRecord, Order
 from holdfast._core.redlock import Quorum
 from holdfast._core.replicas import Sync
@@ -115,7 +115,10 @@ class OneServer(_Exclusive):
             raise ConfigurationError("queue_limit", self.most_waiting, allowed)
         if self.crash_ms:
             raise ConfigurationError("crash_release", self.crash_ms / 1000, "0, or None: this server refuses scripts")
-        return plain.acquire(self.keys, token, ttl_ms, timeout_s, self.scripts, self.settings)
+        return wait_for(self._plain(token, ttl_ms), timeout_s)
+
+    def _plain(self, token: str, ttl_ms: int) -> PlainAcquisition:
+        return PlainAcquisition(self.keys, token, ttl_ms, self.settings, self.scripts)
 
     @property
     def hands_on(self) -> bool:
@@ -136,7 +139,7 @@ class OneServer(_Exclusive):
     def make_record(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
         if "!" in token and crash_ms_of(token):
             return _CrashRecord(self, token, grant, ttl_ms)
-        if grant.more is not plain.PLAIN:
+        if grant.more != plain.PLAIN:
             kept = grant.kept
             if type(kept) is CachedLease:
                 return KeptLease.again(kept, ttl_ms, grant.sent_at)
@@ -150,14 +153,7 @@ class OneServer(_Exclusive):
             if grant.stray:
                 made.stray = True
             return made
-        keys, settings, scripts = self.keys, self.settings, self.scripts
-        extend = partial(plain.renew, keys, token, scripts, settings)
-
-        def release() -> Protocol[bool]:
-            return plain.release(keys, token, record.most_ms, scripts, settings)
-
-        record = LeaseRecord(keys.name, token, grant.fence, ttl_ms, grant.sent_at, extend, release)
-        return record
+        return self._plain(token, ttl_ms).make_record(self.keys.name, grant)
 
     def _begin_to_keep(self, token: str, grant: Grant, ttl_ms: int) -> CachedLease:
         """Start the cache entry of a lease that the client may keep."""
@@ -194,7 +190,7 @@ class OneServer(_Exclusive):
     def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:
         """Undo what an interrupted acquisition may have done. `tenure`: which the token is of, if that is known."""
         if self.scripts.refused:
-            return plain.give_back(self.keys, token, ttl_ms, self.scripts, self.settings)
+            return self._plain(token, ttl_ms).give_back()
         return LockAcquisition(self.keys, token, ttl_ms, self.settings, tenure=tenure).give_back()
 
     def inspect(self) -> Protocol[LockSeen]:

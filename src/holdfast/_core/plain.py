@@ -14,23 +14,23 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast._core.describe import beginning_of
-from holdfast._core.effects import Command, Now, Random, Reply, Sleep, Spawn
+from holdfast._core.effects import Command, Protocol, Random, Reply, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
+from holdfast._core.kinds import LOCK
 from holdfast._core.optimistic import CONFLICT, finish, leave, read, watch
 from holdfast._core.record import RENEWAL, Order
 from holdfast._core.replies import COUNT, MAYBE, MAYBE_DONE, MOMENT, LockSeen
-from holdfast._core.retry import Backoff, Retry
+from holdfast._core.retry import Backoff
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import TOKEN_MAX
-from holdfast._core.validity import deadline
-from holdfast._core.waiting import Busy, Grant, once_more, request_timeout_for
+from holdfast._core.waiting import Acquisition, once_more, request_timeout_for
 from holdfast.errors import shown
 
-__all__ = ["PLAIN", "Scripts", "acquire", "give_back", "inspect", "no_scripts", "release", "renew"]
+__all__ = ["PLAIN", "PlainAcquisition", "Scripts", "inspect", "no_scripts"]
 
 #: `Grant.more` of a grant without scripts.
 PLAIN = ["plain"]
@@ -100,35 +100,102 @@ def _lacks(failure: RequestFailed) -> bool:
     return (failure.kind == "ERR" and ("unknown command" in said or "syntax error" in said)) or failure.kind == "NOPERM"
 
 
-async def _guarded(
-    keys: LockKeys, token: str, request_timeout_s: float, act: Sequence[str | int], at_least_ms: int | None = None
-) -> bool:
-    """Do `act` if the lock is held with `token`, and does not change meanwhile.
+class PlainAcquisition(Acquisition):
+    """The turn to hold the lock by plain commands."""
 
-    `at_least_ms`: this, or what is left of its time if that is more, is the last argument of `act`.
-    """
-    # Of its own: a renewal, an extension and a release of one lease may be under way together.
-    session = f"plain {token} {await Random()}"
-    try:
-        for _ in range(_TRIES):
-            await watch(session, (keys.lock,), request_timeout_s)
-            held = _is(await read(session, keys.lock, ("GET", keys.lock), request_timeout_s, MAYBE), token)
-            if held and at_least_ms is not None:
-                left_ms = await read(session, keys.lock, ("PTTL", keys.lock), request_timeout_s, COUNT)
-                act = (*act[:2], max(left_ms, at_least_ms))
-            written = await finish(session, keys.lock, [act] if held else [], request_timeout_s)
-            if written is not CONFLICT:
-                return held
-    except RequestFailed:
-        raise  # its connection is closed
-    except BaseException:
-        await Spawn(leave(session, keys.lock, request_timeout_s))
-        raise
-    raise RequestFailed("WATCH", "the lock's key changes all the time", "", maybe_executed=True, transient=True)
+    __slots__ = ("polls", "scripts")
 
+    kind = LOCK
 
-def _is(value: Reply, token: str) -> bool:
-    return value is not None and _text(value) == token
+    def __init__(self, keys: LockKeys, token: str, ttl_ms: int, settings: Settings, scripts: Scripts) -> None:
+        super().__init__(keys, token, ttl_ms, settings)
+        self.scripts = scripts
+        self.polls = Backoff(settings.foreign_poll_s, settings.foreign_poll_max_s)
+
+    def places(self) -> tuple[LockKeys, ...]:
+        return ()  # whoever breaks a lease does so by a script
+
+    async def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Reply:  # type: ignore[override]
+        keys, token = self.keys, self.token
+        args = ("SET", keys.lock, token, "NX", "PX", self.ttl_ms)
+        if await Command(args, request_timeout_s, key=keys.lock, fits=MAYBE_DONE) is None:
+            holder = await _holder(keys, request_timeout_s)
+            if holder != token or not await self.renew(self.ttl_ms):  # else an earlier request has taken it
+                return [0, -1, holder, -1, 0]
+        fence = await self._next_fence(request_timeout_s)
+        return [0, -1, "", -1, 0] if fence is None else [1, fence, *PLAIN]
+
+    async def undo(self, tombstone_ms: int, request_timeout_s: float) -> int:  # type: ignore[override]
+        keys, token, scripts = self.keys, self.token, self.scripts
+        while (way := scripts.deletes[0]) != "WATCH":
+            args = (way, keys.lock, token) if way == "DELIFEQ" else (way, keys.lock, "IFEQ", token)
+            try:
+                return int(await Command(args, request_timeout_s, key=keys.lock, fits=COUNT))
+            except RequestFailed as failure:
+                if not _lacks(failure):
+                    raise
+                scripts.deletes = [other for other in scripts.deletes if other != way]
+
+        async def delete(session: str) -> Sequence[str]:
+            return "DEL", keys.lock
+
+        return int(await self._if_ours(delete, request_timeout_s))
+
+    async def renew(self, ttl_ms: int, order: Order = RENEWAL) -> int:
+        """Extend to `ttl_ms` from now, a renewal at least to that; 0 when we are not the holder.
+
+        Never with SET … IFEQ, which would shorten what was extended since, if it came late.
+        """
+        self.ttl_ms = max(self.ttl_ms, ttl_ms)
+        request_timeout_s, lock = request_timeout_for(ttl_ms, self.settings), self.keys.lock
+
+        async def extend(session: str) -> Sequence[str | int]:
+            left_ms = 0 if order.sets else await read(session, lock, ("PTTL", lock), request_timeout_s, COUNT)
+            return "PEXPIRE", lock, max(left_ms, ttl_ms)
+
+        return int(await self._if_ours(extend, request_timeout_s))
+
+    async def _next_fence(self, request_timeout_s: float) -> int | None:
+        """The next fencing token, as fence.lua makes it; None when the lock is ours no more."""
+        keys, fence = self.keys, 0
+
+        async def count(session: str) -> Sequence[str | int]:
+            nonlocal fence
+            last = await read(session, keys.lock, ("GET", keys.fence), request_timeout_s, MAYBE)
+            seconds, micros = await read(session, keys.lock, ("TIME",), request_timeout_s, MOMENT)
+            try:
+                fence = max(_fence(keys, last) + 1, int(seconds) * 1_000_000 + int(micros))
+            except RequestFailed:
+                await leave(session, keys.lock, request_timeout_s)
+                raise
+            return "SET", keys.fence, fence, "PX", self.settings.fence_ms
+
+        return fence if await self._if_ours(count, request_timeout_s, keys.fence) else None
+
+    async def _if_ours(
+        self, act: Callable[[str], Protocol[Sequence[str | int]]], request_timeout_s: float, *watched: str
+    ) -> bool:
+        """Do what `act` returns, which may read, if the lock is held, and neither it nor what is `watched` changes.
+
+        Returns whether it is held.
+        """
+        lock = self.keys.lock
+        # Of its own: a renewal, an extension and a release of one lease may be under way together.
+        session = f"plain {self.token} {await Random()}"
+        try:
+            for _ in range(_TRIES):
+                await watch(session, (lock, *watched), request_timeout_s)
+                value = await read(session, lock, ("GET", lock), request_timeout_s, MAYBE)
+                held = value is not None and _text(value) == self.token
+                written = await finish(session, lock, [await act(session)] if held else [], request_timeout_s)
+                if written is not CONFLICT:
+                    return held
+        except RequestFailed:
+            raise  # its connection is closed
+        except BaseException:
+            await Spawn(leave(session, lock, request_timeout_s))
+            raise
+        raise RequestFailed("WATCH", "the lock's key changes all the time", "", maybe_executed=True, transient=True)
 
 
 async def _holder(keys: LockKeys, request_timeout_s: float) -> str:
@@ -161,131 +228,6 @@ def _fence(keys: LockKeys, value: Reply) -> int:
 
 def _text(value: Reply) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-async def _delete(keys: LockKeys, token: str, request_timeout_s: float, scripts: Scripts) -> bool:
-    while True:
-        way = scripts.deletes[0]
-        if way == "WATCH":
-            return await _guarded(keys, token, request_timeout_s, ("DEL", keys.lock))
-        args = (way, keys.lock, token) if way == "DELIFEQ" else (way, keys.lock, "IFEQ", token)
-        try:
-            return bool(await Command(args, request_timeout_s, key=keys.lock, fits=COUNT) == 1)
-        except RequestFailed as failure:
-            if not _lacks(failure):
-                raise
-            scripts.deletes = [other for other in scripts.deletes if other != way]
-
-
-async def renew(
-    keys: LockKeys, token: str, scripts: Scripts, settings: Settings, ttl_ms: int, order: Order = RENEWAL
-) -> bool:
-    """Extend to `ttl_ms` from now, a renewal at least to that; False when we are not the holder.
-
-    Never with SET … IFEQ, which would shorten what was extended since, if it came late.
-    """
-    request_timeout_s = request_timeout_for(ttl_ms, settings)
-    at_least_ms = None if order.sets else ttl_ms
-    return await _guarded(keys, token, request_timeout_s, ("PEXPIRE", keys.lock, ttl_ms), at_least_ms)
-
-
-async def release(keys: LockKeys, token: str, ttl_ms: int, scripts: Scripts, settings: Settings) -> bool:
-    """Release; False when we were not the holder any more. Repeated for a short while, then left to the background."""
-    retry = Retry(settings, until=await Now() + settings.short_retry_s)
-    doubtful = False
-    while True:
-        try:
-            return await _delete(keys, token, request_timeout_for(ttl_ms, settings), scripts) or doubtful
-        except RequestFailed as failure:
-            doubtful = doubtful or failure.maybe_executed
-            if not await retry.again(failure):
-                await Spawn(give_back(keys, token, ttl_ms, scripts, settings))
-                raise
-
-
-async def give_back(keys: LockKeys, token: str, ttl_ms: int, scripts: Scripts, settings: Settings) -> None:
-    """Undo whatever an acquire with this token has done; tried until the ttl has passed."""
-    retry = Retry(settings, until=await Now() + ttl_ms / 1000 + 1.0)
-    while True:
-        try:
-            await _delete(keys, token, request_timeout_for(ttl_ms, settings), scripts)
-            return
-        except RequestFailed as failure:
-            if not await retry.again(failure, unsettled=True):
-                return  # the ttl ends it
-
-
-async def _next_fence(keys: LockKeys, token: str, request_timeout_s: float, settings: Settings) -> int | None:
-    """The next fencing token, as fence.lua makes it; None when the lock is ours no more."""
-    session = f"plain {token}"
-    try:
-        for _ in range(_TRIES):
-            last = await Command(("GET", keys.fence), request_timeout_s, key=keys.lock, fits=MAYBE)
-            seconds, micros = await Command(("TIME",), request_timeout_s, key=keys.lock, fits=MOMENT)
-            fence = max(_fence(keys, last) + 1, int(seconds) * 1_000_000 + int(micros))
-            await watch(session, (keys.lock, keys.fence), request_timeout_s)
-            held = _is(await read(session, keys.lock, ("GET", keys.lock), request_timeout_s, MAYBE), token)
-            same = await read(session, keys.lock, ("GET", keys.fence), request_timeout_s, MAYBE) == last
-            write = ("SET", keys.fence, fence, "PX", settings.fence_ms)
-            written = await finish(session, keys.lock, [write] if held and same else [], request_timeout_s)
-            if not held:
-                return None
-            if same and written is not CONFLICT:
-                return fence
-    except RequestFailed:
-        raise  # its connection is closed
-    except BaseException:
-        await Spawn(leave(session, keys.lock, request_timeout_s))
-        raise
-    return None
-
-
-async def acquire(
-    keys: LockKeys, token: str, ttl_ms: int, timeout_s: float | None, scripts: Scripts, settings: Settings
-) -> Grant | Busy:
-    """Take the lock, polling `timeout_s` at most (None: as long as it takes, 0: once)."""
-    began_at = now = await Now()
-    give_up_at = None if timeout_s is None else began_at + timeout_s
-    request_timeout_s = request_timeout_for(ttl_ms, settings)
-    polls = Backoff(settings.foreign_poll_s, settings.foreign_poll_max_s)
-    asked_at: float | None = None  # of the first request that may have taken it
-    limit_s = settings.retry_limit_s if give_up_at is None else settings.short_retry_s
-    retry = Retry(settings, limit_s, until=give_up_at or 0.0)
-    taken = False
-    try:
-        while True:
-            holder: str | None = None
-            try:
-                if asked_at is None:
-                    asked_at = now
-                args = ("SET", keys.lock, token, "NX", "PX", ttl_ms)
-                if await Command(args, request_timeout_s, key=keys.lock, fits=MAYBE_DONE) is None:
-                    holder = await _holder(keys, request_timeout_s) or None
-                else:
-                    holder = token
-                if holder == token:
-                    fence = await _next_fence(keys, token, request_timeout_s, settings)
-                    now = await Now()
-                    if fence is not None and now < deadline(asked_at, ttl_ms):
-                        taken = True
-                        return Grant(fence, asked_at, PLAIN)
-                    await _delete(keys, token, request_timeout_s, scripts)
-                asked_at = None
-                retry.passed()
-            except RequestFailed as failure:
-                if timeout_s == 0 or not await retry.again(failure):
-                    raise
-            now = await Now()
-            if give_up_at is not None and now >= give_up_at:
-                return Busy(holder, now - began_at)
-            pause_s = await polls.next_s()
-            if give_up_at is not None:
-                pause_s = min(pause_s, give_up_at - now)
-            await Sleep(pause_s)
-            now = await Now()
-    finally:
-        if not taken and asked_at is not None:
-            await Spawn(give_back(keys, token, ttl_ms, scripts, settings))
 
 
 async def inspect(keys: LockKeys, request_timeout_s: float) -> LockSeen:

@@ -259,7 +259,7 @@ class Acquirable(AcquirableBase, Generic[L]):
             if record.held_since >= driver.introduce_at:
                 session.introduce(record.held_since)
         release_ask = None
-        usual = type(got) is Grant and not got.stray and got.more is not PLAIN and record.token[-1] != MARK
+        usual = type(got) is Grant and not got.stray and got.more != PLAIN and record.token[-1] != MARK
         if self._asks and usual and not self._noted:
             release_ask = self._asks[1]
         lease: Any = self._lease_class(session, driver, record, owners, code, offset, release_ask)
