@@ -687,8 +687,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a waiter forgets its arrival time",
         WAITING,
-        "self.holder, self.arrival = taken.holder, taken.arrival",
-        "self.holder = taken.holder",
+        "self.holder, self.arrival = taken.holder or None, taken.arrival",
+        "self.holder = taken.holder or None",
     ),
     Mutant("a failed request is not repeated", RETRY, "if now + pause_s >= over_at:", "if True:"),
     Mutant(
