@@ -184,6 +184,32 @@ def test_a_lease_that_was_received_and_dropped_is_still_held(bench: Bench) -> No
     lease.release()
 
 
+def test_a_release_that_is_interrupted_is_told_as_no_loss(bench: Bench) -> None:
+    """What is not waited for may have been sent or not: it is released once more, and one of both finds nothing."""
+    lost: dict[str, list[holdfast.LeaseLost]] = {}
+
+    def held() -> Any:
+        name = name_for("late")
+        lease = bench.locks.lock(name, confirm_release=False).acquire()
+        lost[name] = []
+        lease.on_lost(lost[name].append)
+        return lease
+
+    held().release()
+    places = bytecodes_of(held().release)
+    for number in places_once(places):
+        if not excused(places[number]) and places[number].code.co_filename.endswith(("/link.py", "/base.py")):
+            lease = held()
+            with contextlib.suppress(Interrupted):
+                at_bytecode(number, _interrupt, lease.release)
+            assert lease.state is holdfast.LeaseState.RELEASED, str(places[number])
+    assert bench.gone_of(lost) == {}
+    with bench.locks.lock(name_for("late"), confirm_release=False):
+        pass
+    bench.close()  # waits for their answers
+    assert {name: errors for name, errors in lost.items() if errors} == {}
+
+
 def test_looking_at_exit_ends_no_block(bench: Bench) -> None:
     lock = bench.locks.lock(name_for("look"))
     with lock as lease:

@@ -116,6 +116,7 @@ class LeaseRecord:
     extensions = 0  # asked for so far
     overlong = False  # the server's clock was set back
     least_ms = _NO_TTL_MS  # the least ttl that one of them was for
+    repeats = False  # its release was interrupted, and is asked for twice
     stray = False  # a request for it went unanswered, as in `Grant`
     crash_ms = 0  # for how long it may be trusted without a proof that its client is there; 0: for its ttl
     proved_until = float("inf")
@@ -267,10 +268,11 @@ class LeaseRecord:
         return True
 
     def half_released(self) -> bool:
-        """Finish a release that an exception interrupted; True if the lease is released now."""
+        """Finish a release that an exception interrupted; True if the lease is released now, to be asked for again."""
         if self.alive and self.reason is None and not hasattr(self, "unended"):
             self.state = LeaseState.RELEASED
-        return self.state is LeaseState.RELEASED
+        self.repeats = self.state is LeaseState.RELEASED
+        return self.repeats
 
     def mark_taken(self) -> None:
         """Mark a lease lost that its release did not find any more; `on_loss` is not called."""
@@ -279,7 +281,9 @@ class LeaseRecord:
         self._report_loss("taken")
 
     def lose_late(self) -> None:
-        """Mark a lease lost after a release that was not waited for."""
+        """Mark a lease lost after a release that was not waited for; not where another one may have been first."""
+        if self.repeats:
+            return
         self.mark_taken()
         if self.on_loss is not None:
             self.on_loss("taken")
