@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import holdfast
+import holdfast.asyncio
 from testbed.topologies import Quorum, address, plain
 from testbed.waiting import eventually
 from tests.support.apis import Api, close_brought
@@ -130,6 +134,23 @@ def test_a_note_is_seen(quorum: Quorum, api: Api, unique_name: str) -> None:
     eventually(lambda: lease._record.renew_from > start + 2.5)
     assert lock.holder().note == "by Ana"
     lease.release()
+
+
+def test_a_member_that_hangs_keeps_no_client_that_was_dropped(quorum: Quorum, unique_name: str) -> None:
+    """Its late answer is still wanted, for what it may have granted; the task that asked for it has gone on."""
+    owed: list[bool] = []
+
+    async def use() -> weakref.ref[Any]:
+        locks = holdfast.asyncio.connect(quorum.url)
+        async with locks.lock(unique_name):
+            quorum.servers[4].pause()
+        async with locks.lock(unique_name):
+            link: Any = locks._session.driver.topology.nodes()[4].link
+        return weakref.ref(locks._session, lambda _: owed.append(any(request.wanted for request in link._pending)))
+
+    session = asyncio.run(use())
+    eventually(lambda: gc.collect() >= 0 and session() is None, "it is collected")
+    assert owed == [True]
 
 
 def test_a_member_that_hangs_is_not_waited_for(quorum: Quorum, api: Api, unique_name: str) -> None:

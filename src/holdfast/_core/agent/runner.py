@@ -164,7 +164,8 @@ class Runner:
     def _ended(self, task: Task, value: Any, error: BaseException | None) -> None:
         task.done = True
         self.tasks.pop(task, None)
-        if task.on_end is not None:
-            task.on_end(value, error)
+        on_end, task.on_end = task.on_end, None  # an answer that comes late knows the task, and is to keep no caller
+        if on_end is not None:
+            on_end(value, error)
         elif error is not None:
             self.unhandled(task, error)
