@@ -1297,7 +1297,12 @@ LINES: tuple[Mutant, ...] = tuple(
             "return line.tenure if line.owner is self else None",
             "return None",
         ),
-        ("a successor that has left keeps the right", TENURE, "        if successor.over and not line.settle():\n", "        if False:\n"),
+        (
+            "a successor that has left keeps the right",
+            TENURE,
+            "        if successor.over and not line.settle():\n",
+            "        if False:\n",
+        ),
         (
             "the last of a line does not release",
             TENURE,
@@ -1566,6 +1571,7 @@ CRASHES: tuple[Mutant, ...] = tuple(
 #: What is looked for by contract tests of the asyncio API, on a real server: by what they are called there.
 API = ("queue limits", "values", "checks", "notes")
 KERNEL, ONCE, LIFECYCLE, DESCRIBE = "_async/kernel.py", "_async/once.py", "_async/lifecycle.py", "_core/describe.py"
+ACQUIRABLE = "_api/acquirable.py"
 LOCKS = "_async/lock.py"
 
 _API: tuple[Mutant, ...] = tuple(
@@ -1683,11 +1689,11 @@ _API: tuple[Mutant, ...] = tuple(
                     "self.short_s or self._asks or",
                     "self.short_s or",
                 ),
-                ("the usual release is sent where there is a note", KERNEL, "usual and not self._noted", "usual"),
+                ("the usual release is sent where there is a note", ACQUIRABLE, "usual and not self._noted", "usual"),
                 ("a note is handed on", LOCKS, "hands_on and not self._noted and", "hands_on and"),
                 (
                     "a client that adopts a lease replaces its note",
-                    "_api/acquirable.py",
+                    ACQUIRABLE,
                     "if client_of(record.token) == self._session.driver.client_id:",
                     "if self._options.note_text:",
                 ),

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.filterwarnings(
 
 #: Where it is ours to clean up.
 _WHERE = (
-    *("Acquirable._acquire", "Acquirable._get", "Acquirable._granted"),
-    *("Acquirable._held_by", "Leasable._obtain", "Lease._release"),
+    *("Acquirable._acquire", "Acquirable._get", "AcquirableBase._granted"),
+    *("AcquirableBase._held_by", "Leasable._obtain", "Lease._release"),
     *("Enterable.__aenter__", "Enterable._leave", "Enterable._left", "Lease._leave", "Lease._exit"),
     *("Lease.__aenter__", "Lease._begin_body", "Lease._end_body", "Leaving.__get__", "Leaving._exit", "_begin"),
     *("opening", "LeaseStack.push", "LeaseStack.pop", "LeaseStack.forget"),

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import weakref
 from functools import partial
+from types import CodeType
 from typing import Any, NoReturn
 
+from holdfast._api import hook
 from holdfast._api.client_info import lease_note_key
+from holdfast._api.leaving import line_of
 from holdfast._api.options import Options
 from holdfast._core.describe import annotate
 from holdfast._core.effects import Protocol
+from holdfast._core.lease_cache import CachedLease
+from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
-from holdfast._core.tenure import LocalWaiter, Note, TenureLease, as_owner, wait_in_line
-from holdfast._core.tokens import NOTED, client_of, has_note, is_kept
+from holdfast._core.report import SILENT, Report
+from holdfast._core.tenure import LocalWaiter, Note, TenureLease, as_owner, left, wait_in_line
+from holdfast._core.tokens import MARK, NOTED, client_of, has_note, is_kept
 from holdfast._core.waiting import Busy, Grant
 from holdfast._engine.pack import PreparedRequest
+from holdfast._runtime.clock import clock
+from holdfast.errors import AlreadyHeld
 
-__all__ = ["AcquirableBase", "Elsewhere"]
+__all__ = ["AcquirableBase", "Asked", "Elsewhere", "Owners"]
+
+#: What is held, and who holds it, by number.
+Owners = tuple[tuple[str, int], ...]
 
 
 class Elsewhere:
@@ -33,9 +45,51 @@ class Elsewhere:
         raise AttributeError(f"{who} has no attribute {self._name!r}{self._out}", name=self._name, obj=owner or kind)
 
 
+class Asked:
+    """An acquire that is under way: by which token, for whom, from where in the code; and what it has so far."""
+
+    # Its maker sets these: an `__init__` would take longer than all the rest.
+    lock: AcquirableBase
+    token: str
+    owners: Owners
+    code: CodeType
+    offset: int
+    report: Report = SILENT
+    turn: LocalWaiter | None = None
+    #: What it may have taken of what the client keeps.
+    kept: CachedLease | None = None
+    record: LeaseRecord | None = None
+
+    @property
+    def where(self) -> str:
+        """The line of code that has called it."""
+        return f"{line_of(self.code, self.offset)} in {self.code.co_name}"[:400]
+
+    def undo(self, is_undone: bool = False) -> None:
+        """Give back what does not reach the caller. In any thread; idempotent.
+
+        `is_undone`: it was cancelled while it waited for an answer: the protocol has seen to what the server did.
+        """
+        lock, kept, turn, record = self.lock, self.kept, self.turn, self.record
+        driver = lock._session.driver
+        if record is not None and driver.take_back(record):
+            for owner in self.owners:
+                lock._session.owners.pop(owner, None)
+        if kept is not None and kept.was_taken(self.token):
+            driver.spawn(kept.give_up)
+            return
+        if turn is not None:
+            if record is None:
+                turn.disclaim()
+            driver.spawn(partial(left, turn, lock._give_back))
+        if not is_undone and (record is None or record.turn is None):
+            driver.spawn(partial(lock._give_back, self.token))
+
+
 class AcquirableBase:
     """What a lease is acquired of."""
 
+    _lease_class: Any
     _kind = "lock"
     #: What messages call it.
     _label = "lock"
@@ -87,6 +141,76 @@ class AcquirableBase:
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         raise NotImplementedError
+
+    # Its steps.
+
+    def _held_by(self, owners: Owners) -> Any:
+        """The lease that is held already, where that may be acquired again; None if there is none."""
+        for owner in owners:
+            held = self._session.owners.get(owner)
+            lease = None if held is None else held()
+            if lease is not None and not lease._record.check_expired(clock()):
+                if not self._reentrant or lease._record.label == "read lock":  # others read, too
+                    raise AlreadyHeld(lease.name, lease._record.label, self._label)
+                if lease._entries is None:
+                    lease._entries = []  # it was acquired through an object that is not reentrant
+                return lease
+        return None
+
+    def _take_kept(self, asked: Asked) -> Grant | None:
+        """Take what this client has kept; None where there is nothing, or it was taken just now."""
+        session = self._session
+        kept = session.driver.lease_cache.get(self._kept_as)
+        if kept is None:
+            return None
+        asked.kept = kept
+        session.asking[asked.token] = asked
+        if session.driver.closed:  # it looks who asks once it is, and gives back what those get
+            raise session.driver.closed_error()
+        if not kept.take(asked.token, clock()):
+            asked.kept = None
+            session.asking.pop(asked.token, None)  # it may get another token yet
+            return None
+        again = Grant(0, clock())
+        again.kept = kept
+        return again
+
+    def _granted(self, asked: Asked, got: TenureLease | Grant | None) -> Any:
+        """The lease. No variable of a caller has it until it is returned: a kept traceback would keep it."""
+        session = self._session
+        driver, turn, record = session.driver, asked.turn, asked.record
+        if got is not None:
+            if turn is not None and type(got) is Grant and not turn.over:
+                got.turn = turn
+            asked.record = record = self._record(asked.token, got)
+            record.report = asked.report
+            if self._line_key is not None and asked.kept is None:
+                self._line_key.last = record
+            if turn is not None and record.turn is None and not turn.over:
+                driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
+            if record.held_since >= driver.introduce_at:
+                session.introduce(record.held_since)
+        assert record is not None
+        release_ask = None
+        usual = type(got) is Grant and not got.stray and got.more != PLAIN and record.token[-1] != MARK
+        if self._asks and usual and not self._noted:
+            release_ask = self._asks[1]
+        lease: Any = self._lease_class(session, driver, record, asked.owners, asked.code, asked.offset, release_ask)
+        if self._reentrant:
+            lease._entries = []
+        known = weakref.ref(lease)
+        for owner in asked.owners:
+            session.owners[owner] = known
+        record.lease = known
+        if self._options.on_wanted is not None:
+            lease.on_wanted(self._options.on_wanted)
+        report = record.report
+        if report.detailed:
+            report.acquired(record)  # before anything can tell of its end
+        driver.watch(record)
+        if hook.observer is not None:
+            hook.observer.granted(record)
+        return lease
 
     def _record(self, token: str, got: TenureLease | Grant) -> LeaseRecord:
         """Make the record of what was got, under the options of the acquire: all that act on it do so here."""

@@ -10,12 +10,11 @@ import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import CodeType
 from typing import Any, Literal, NoReturn
 
+from holdfast._api.acquirable import Asked
 from holdfast._api.client_info import client_key
 from holdfast._api.endpoints import Members
-from holdfast._api.leaving import line_of
 from holdfast._api.options import Options
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.keys import LockKeys
@@ -36,9 +35,6 @@ __all__ = ["SessionBase", "Shared"]
 _SHARED_MAX = 1_000
 #: Descriptions of other clients that are remembered.
 _TOLD_MAX = 10_000
-
-#: Of an acquire that is under way.
-Asking = tuple[CodeType, int, Any]
 
 
 class Shared(Note):
@@ -84,8 +80,8 @@ class SessionBase:
         self.sequence = itertools.count(1)
         #: Leases by what is held and who holds it.
         self.owners: dict[tuple[str, int], weakref.ref[Any]] = {}
-        #: By their tokens, what asks for a lease: the code that called, how far that was, and what gives it back.
-        self.asking: dict[str, Asking] = {}
+        #: By their tokens, what asks for a lease.
+        self.asking: dict[str, Asked] = {}
         self._shared: dict[tuple[str, Options], Shared] = {}
         self.scripts = Scripts()
         self._replicas: dict[int | None, Replicas] = {}
@@ -195,7 +191,7 @@ def _held_by(owners: dict[tuple[str, int], weakref.ref[Any]], token: str) -> lis
     return [lease.token for lease in held if lease is not None and lease.token[-1] == MARK]
 
 
-def _where(asking: dict[str, Asking], token: str) -> str:
+def _where(asking: dict[str, Asked], token: str) -> str:
     """The line of code that has called the acquire of that token."""
     found = asking.get(token)
-    return "" if found is None else f"{line_of(*found[:2])} in {found[0].co_name}"[:400]
+    return "" if found is None else found.where

@@ -7,45 +7,36 @@ here.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import repeat
-from types import CodeType
 from typing import Any, Generic, TypeVar
 
 from holdfast._api import hook
-from holdfast._api.acquirable import AcquirableBase
+from holdfast._api.acquirable import AcquirableBase, Asked
 from holdfast._async.lifecycle import Session
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
-from holdfast._core.plain import PLAIN
-from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
-from holdfast._core.tenure import LocalWaiter, TenureLease, is_alone, left
-from holdfast._core.tokens import KEPT, MARK
+from holdfast._core.tenure import LocalWaiter, TenureLease, is_alone
+from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
-from holdfast._front.aio import AioFront
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import lazily
 
-# sync: from holdfast.errors import AcquireCancelled, AcquireTimeout, AlreadyHeld, ConfigurationError, HoldfastError, LeaseLost, QueueFull
-from holdfast.errors import AcquireTimeout, AlreadyHeld, HoldfastError, LeaseLost, QueueFull
+# sync: from holdfast.errors import AcquireCancelled, AcquireTimeout, ConfigurationError, HoldfastError, LeaseLost, QueueFull
+from holdfast.errors import AcquireTimeout, HoldfastError, LeaseLost, QueueFull
 
 __all__ = ["Acquirable", "wait_turn"]
 
 L = TypeVar("L")
 R = TypeVar("R")
 
-#: What is held, and who holds it, by number.
-Owners = tuple[tuple[str, int], ...]
-
 
 class Acquirable(AcquirableBase, Generic[L]):
     """What a lease is acquired of."""
 
     _session: Session
-    _lease_class: Any
 
     # sync: def _acquire(self, timeout_s: float | None, cancel: Cancel | None, frame: Any, mark: str = "") -> L:
     async def _acquire(self, timeout_s: float | None, frame: Any, mark: str = "") -> L:
@@ -63,92 +54,74 @@ class Acquirable(AcquirableBase, Generic[L]):
         if driver.closed:
             raise driver.closed_error()
         token = f"{driver.client_id}:{mark or self._mark}{self._noted}{me}:{next(session.sequence)}{self._ending}"
-        if (key := self._kept_as) is not None:
-            token += KEPT if driver.lease_cache.hears(key, driver.listening(key)) else ""
-            if (lease := self._begin_again(driver, key, token, owners, code, offset)) is not None:
-                return lease
-        turn: LocalWaiter | None = None
-        record: LeaseRecord | None = None
+        if (key := self._kept_as) is not None and driver.lease_cache.hears(key, driver.listening(key)):
+            token += KEPT
+        asked = Asked()
+        asked.lock, asked.token, asked.owners, asked.code, asked.offset = self, token, owners, code, offset
+        asked.report = session.reports.begin(self._label, self._name, self._report_level)
         got: TenureLease | Grant | Busy | None = None
-        report = session.reports.begin(self._label, self._name, self._report_level)
         try:
-            if self._asks is None:
-                self._prepare()  # from which on it may have a line
-            # A signal handler does not wait for others in a thread that has a turn: it has interrupted one of them.
-            alone = self._line_key is None or is_alone(self._line_key, driver.lines)
-            if not alone and timeout_s != 0 and me not in driver.turning:
-                turn = LocalWaiter(token, clock())
-                driver.turning.add(me)
-                turn.join(driver.lines, self._line_key)
-                token = turn.token
-                # sync-drop
-                driver.undo[token] = partial(self._undo, driver, owners, token, turn, None, False)
-            session.asking[token] = code, offset, self
-            # sync: got = self._get(driver, token, turn, timeout_s, report, cancel)
-            got = await self._get(driver, token, turn, timeout_s, report)
+            if key is None or (got := self._take_kept(asked)) is None:
+                # sync: got = self._get(asked, me, timeout_s, cancel)
+                got = await self._get(asked, me, timeout_s)
             if not isinstance(got, Busy):
-                if type(got) is Grant and turn is not None and not turn.over:
-                    got.turn = turn
-                record = self._record(token, got)
-                record.report = report
-                return self._granted(driver, record, owners, code, offset, got, turn)
+                return self._granted(asked, got)  # type: ignore[no-any-return]
         except BaseException as error:
             if not isinstance(error, RequestFailed):  # else the protocol has seen to that
-                # sync: self._undo(driver, owners, token, turn, record)
-                self._undo(driver, owners, token, turn, record, got is None and isinstance(error, driver.Cancelled))
-            told = self._told(error, report)
+                # sync: asked.undo()
+                asked.undo(got is None and isinstance(error, driver.Cancelled))
+            told = self._told(error, asked.report)
             if told is error:
                 raise
             raise told from None
         finally:
-            # sync-drop
-            driver.undo.pop(token, None)
-            session.asking.pop(token, None)
-            driver.queueing.pop(token, None)
-            if turn is not None:
+            session.asking.pop(asked.token, None)
+            if driver.queueing:
+                driver.queueing.pop(asked.token, None)
+            if asked.turn is not None:
                 driver.turning.discard(me)
-        raise await self._given_up(got, report, timeout_s)
+        raise await self._given_up(got, asked.report, timeout_s)
 
     # -- its steps --------------------------------------------------------------------------------
 
-    def _held_by(self, owners: Owners) -> Any:
-        """The lease that is held already, where that may be acquired again; None if there is none."""
-        for owner in owners:
-            held = self._session.owners.get(owner)
-            lease = None if held is None else held()
-            if lease is not None and not lease._record.check_expired(clock()):
-                if not self._reentrant or lease._record.label == "read lock":  # others read, too
-                    raise AlreadyHeld(lease.name, lease._record.label, self._label)
-                if lease._entries is None:
-                    lease._entries = []  # it was acquired through an object that is not reentrant
-                return lease
-        return None
-
     def _get(
         self,
-        driver: AioFront,
-        token: str,
-        turn: LocalWaiter | None,
+        asked: Asked,
+        me: int,
         timeout_s: float | None,
-        report: Any,
         # sync-add: cancel: Cancel | None,
     ) -> Awaitable[TenureLease | Grant | Busy]:
         """Ask the server, or wait in line."""
+        session, driver, report = self._session, self._session.driver, asked.report
+        if self._asks is None:
+            self._prepare()  # from which on it may have a line
+        # A signal handler does not wait for others in a thread that has a turn: it has interrupted one of them.
+        alone = self._line_key is None or is_alone(self._line_key, driver.lines)
+        if not alone and timeout_s != 0 and me not in driver.turning:
+            turn = asked.turn = LocalWaiter(asked.token, clock())
+            driver.turning.add(me)
+            turn.join(driver.lines, self._line_key)
+            asked.token = turn.token
+        session.asking[asked.token] = asked
         if driver.closed:  # it looks who asks once it is, and gives back what those get
             raise driver.closed_error()
-        if report.detailed:
-            driver.queueing[token] = report
         if self._most_waiting == 0:
             timeout_s = 0.0
-        if turn is not None and not turn.first:
-            # sync: return driver.wait_in_line(turn, self._wait_in_line, timeout_s, self._ttl_ms, cancel)
-            return driver.wait_in_line(turn, self._wait_in_line, timeout_s, self._ttl_ms)
-        start: Any = self._ask if turn is None else partial(self._ask_as_owner, turn)
+        start: Any = self._ask
+        if (own := asked.turn) is not None:
+            if not own.first:
+                if report.detailed:
+                    report.queued()
+                # sync: return driver.wait_in_line(own, self._wait_in_line, timeout_s, self._ttl_ms, cancel)
+                return driver.wait_in_line(own, self._wait_in_line, timeout_s, self._ttl_ms)
+            start = partial(self._ask_as_owner, own)
+        if report.detailed:
+            driver.queueing[asked.token] = report
         if driver.introduce_at < 0.0 and timeout_s != 0:
-            start = partial(_introduced, partial(self._session.introduce, clock()), start)
+            start = partial(_introduced, partial(session.introduce, clock()), start)
         first = self._asks[0] if self._asks else None
-        # sync: return driver.acquire(first, start, token, timeout_s, self._ttl_ms, cancel)
-        return driver.acquire(first, start, token, timeout_s, self._ttl_ms)
+        # sync: return driver.acquire(first, start, asked.token, timeout_s, self._ttl_ms, cancel)
+        return driver.acquire(first, start, asked.token, timeout_s, self._ttl_ms)
 
     def _told(self, error: BaseException, report: Any) -> BaseException:
         """Return the exception that users see."""
@@ -164,33 +137,6 @@ class Acquirable(AcquirableBase, Generic[L]):
         report.failed(told)
         return told
 
-    def _undo(
-        self,
-        driver: AioFront,
-        owners: Owners,
-        token: str,
-        turn: LocalWaiter | None,
-        record: LeaseRecord | None,
-        # sync:
-        is_undone: bool,
-    ) -> None:
-        """Give back what did not reach the caller: here or not at all."""
-        # Where it was cancelled while it waited for an answer, the protocol has seen to that.
-        if record is not None:
-            self._take_back(driver, owners, record)
-        if turn is not None:
-            if record is None:
-                turn.disclaim()
-            driver.spawn(partial(left, turn, self._give_back))
-        # sync: if record is None or record.turn is None:
-        if not is_undone and (record is None or record.turn is None):
-            driver.spawn(partial(self._give_back, token))
-
-    def _take_back(self, driver: AioFront, owners: Owners, record: LeaseRecord) -> None:
-        if driver.take_back(record):
-            for owner in owners:
-                self._session.owners.pop(owner, None)
-
     async def _given_up(self, got: Busy, report: Any, timeout_s: float | None) -> AcquireTimeout:
         """The error for a lock that was not granted in time."""
         holder = None
@@ -205,81 +151,6 @@ class Acquirable(AcquirableBase, Generic[L]):
             return AcquireTimeout(self._name, got.waited_s, holder, kind=self._label)
         finally:
             report.busy(got.waited_s, holder, got.is_full or limit == 0)
-
-    # -- the lease --------------------------------------------------------------------------------
-
-    def _begin_again(
-        self, driver: AioFront, key: str, token: str, owners: Owners, code: CodeType, offset: int
-    ) -> L | None:
-        """The lease, of what this client has kept; None where there is nothing, or it was taken just now."""
-        kept = driver.lease_cache.get(key)
-        if kept is None:
-            return None
-        record: LeaseRecord | None = None
-        report: Any = None
-        asking = self._session.asking
-        try:
-            asking[token] = code, offset, kept
-            if driver.closed:  # as in `_acquire`
-                raise driver.closed_error()
-            if not kept.take(token, clock()):
-                return None
-            report = self._session.reports.begin(self._label, self._name, self._report_level)
-            again = Grant(0, clock())
-            again.kept = kept
-            record = self._record("", again)
-            record.report = report
-            return self._granted(driver, record, owners, code, offset)
-        except BaseException as error:
-            if record is not None:
-                self._take_back(driver, owners, record)
-            if kept.was_taken(token):
-                driver.spawn(kept.give_up())
-            if report is not None:
-                report.failed(error)
-            raise
-        finally:
-            asking.pop(token, None)
-
-    def _granted(
-        self,
-        driver: AioFront,
-        record: LeaseRecord,
-        owners: Owners,
-        code: CodeType,
-        offset: int,
-        got: TenureLease | Grant | None = None,
-        turn: LocalWaiter | None = None,
-    ) -> L:
-        """The lease. No variable of a caller has it until it is returned: a kept traceback would keep it."""
-        session = self._session
-        if got is not None:
-            if self._line_key is not None:
-                self._line_key.last = record
-            if turn is not None and record.turn is None and not turn.over:
-                driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
-            if record.held_since >= driver.introduce_at:
-                session.introduce(record.held_since)
-        release_ask = None
-        usual = type(got) is Grant and not got.stray and got.more != PLAIN and record.token[-1] != MARK
-        if self._asks and usual and not self._noted:
-            release_ask = self._asks[1]
-        lease: Any = self._lease_class(session, driver, record, owners, code, offset, release_ask)
-        if self._reentrant:
-            lease._entries = []
-        known = weakref.ref(lease)
-        for owner in owners:
-            session.owners[owner] = known
-        record.lease = known
-        if self._options.on_wanted is not None:
-            lease.on_wanted(self._options.on_wanted)
-        report = record.report
-        if report.detailed:
-            report.acquired(record)  # before anything can tell of its end
-        driver.watch(record)
-        if hook.observer is not None:
-            hook.observer.granted(record)
-        return lease  # type: ignore[no-any-return]
 
 
 def _introduced(introduce: Callable[[], None], start: Callable[..., Protocol[R]], *how: Any) -> Protocol[R]:

@@ -15,7 +15,7 @@ from types import FrameType
 # sync: from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, cast
 
-from holdfast._api.acquirable import Elsewhere
+from holdfast._api.acquirable import Asked, Elsewhere
 from holdfast._api.lease_stack import LeaseStack
 from holdfast._api.options import Duration, Options, options_of, refuse_keywords, timeout_of
 from holdfast._async.entering import Enterable
@@ -316,9 +316,10 @@ class Lock(Leasable[Lease]):
             raise LeaseLost(self._name, "taken")
         record.lasts(held)
         record.report = self._session.reports.adopt(record)
-        driver = self._session.driver
-        owners = tuple([(kind, driver.me()) for kind in self._owned_as])
-        return self._granted(driver, record, owners, frame.f_code, frame.f_lasti)
+        owners = tuple([(kind, self._session.driver.me()) for kind in self._owned_as])
+        asked = Asked()
+        asked.owners, asked.code, asked.offset, asked.record = owners, frame.f_code, frame.f_lasti, record
+        return self._granted(asked, None)  # type: ignore[no-any-return]
 
     async def status(self) -> LockStatus:
         """Holder, remaining time, waiters and last fencing token at one moment. Only for reporting.

@@ -14,7 +14,7 @@ from typing import Any
 from holdfast._core.agent.agent import Agent, Outcome
 from holdfast._core.agent.closing import LEAVE_S
 from holdfast._core.agent.runner import SUSPENDED, Task
-from holdfast._core.effects import AwaitWake, Call, Command, Listen, Protocol, Tell
+from holdfast._core.effects import AwaitWake, Call, Command, Listen, Tell
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import sharded_inbox
 from holdfast._core.record import LeaseRecord
@@ -258,8 +258,8 @@ class Client(Agent):
         return any(True for _ in self._asking())
 
     def give_back_asked(self) -> None:
-        for token, give_back in self._asking():
-            self.spawn(give_back(token))
+        for asked in self._asking():
+            asked.undo()
 
     def leaving(self) -> list[LeaseRecord]:
         return snapshot(self.front.leaving.values())
@@ -267,10 +267,10 @@ class Client(Agent):
     def repeat_unconfirmed(self) -> None:
         self.spawn(self.releasing.hurry(LEAVE_S, self._reconnect), "unconfirmed")
 
-    def _asking(self) -> Iterator[tuple[str, Callable[[str], Protocol[None]]]]:
-        for token, (_, _, lock) in snapshot(self.front.asking.items()):
+    def _asking(self) -> Iterator[Any]:
+        for token, asked in snapshot(self.front.asking.items()):
             if token.startswith(self.client_id):  # no longer, in a child
-                yield token, lock._give_back
+                yield asked
 
     def steps(self) -> int:
         return sum(server.steps for server in self.topology.nodes())

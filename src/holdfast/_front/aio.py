@@ -139,7 +139,7 @@ class AioFront(Front):
     def _join(self, client: Client) -> None:
         #: Tasks that wait for each other here, or are about to.
         self.turning: set[int] = set()
-        #: By the tokens of what tasks are acquiring, what gives it back, where that is not just what `asking` says.
+        #: By the tokens of what tasks wait for that is no lease, what gives it back.
         self.undo: dict[str, Callable[[], None]] = {}
         self._homes: dict[int, Home] = {}
         self._here: Home | None = None
@@ -275,8 +275,6 @@ class AioFront(Front):
         ttl_ms: int,
     ) -> TenureLease | Grant | Busy:
         """Wait for that turn: it is handed on soon, or `start(turn, timeout_s)` makes the protocol for all the rest."""
-        if self.queueing and (report := self.queueing.pop(turn.token, None)) is not None:
-            report.queued()
         if ttl_ms > 1000 * SOON_S and (timeout_s is None or timeout_s > SOON_S):
             home = self.home
             bell = Bell(home)
@@ -290,7 +288,7 @@ class AioFront(Front):
             taken = turn.take(clock()) if turn.has_the_right() and not self.closed else None
             if taken is not None:
                 return taken
-        return await self._run(start(turn, timeout_s), self.undo.get(turn.token))
+        return await self._run(start(turn, timeout_s), self._undo_of(turn.token))
 
     async def release(self, record: LeaseRecord, first: PreparedRequest | None) -> bool:
         """Release what is held; False when it was not held any more. `first` as in `acquire`."""
@@ -360,8 +358,7 @@ class AioFront(Front):
     def _undo_of(self, token: str) -> Callable[[], None] | None:
         """Return what gives back what a task acquires by that token."""
         asked = self.asking.get(token)
-        usual = None if asked is None else partial(self.spawn, partial(asked[2]._give_back, token))
-        return self.undo.get(token, usual)
+        return self.undo.get(token) if asked is None else asked.undo
 
     async def close(self) -> None:
         """End what waits, tell those who hold, release what they held; wait for that. Idempotent."""

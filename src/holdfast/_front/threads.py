@@ -175,8 +175,6 @@ class ThreadsFront(Front):
         cancel: Cancel | None = None,
     ) -> TenureLease | Grant | Busy:
         """Wait for that turn: it is handed on soon, or `start(turn, timeout_s)` makes the protocol for all the rest."""
-        if self.queueing and (report := self.queueing.pop(turn.token, None)) is not None:
-            report.queued()
         line = turn.line
         if line is not None and cancel is None and ttl_ms > 1000 * SOON_S and (timeout_s is None or timeout_s > SOON_S):
             bell = silent_bell()

@@ -32,10 +32,10 @@ _RELEASED = LeaseState.RELEASED
 _CUT_MIN_S = 1.0
 #: Functions that do nothing but hand a lease on, and where they are.
 _RETURNING = frozenset(
-    {"_acquire", "_begin_again", "_granted", "_obtain", "_resume", "acquire", "adopt", "try_acquire", "__enter__"}
+    {"_acquire", "_granted", "_obtain", "_resume", "acquire", "adopt", "try_acquire", "__enter__"}
     | {"upgrade", "downgrade", "campaign"}
 )
-_HERE = os.path.dirname(__file__)
+_HERE = os.path.dirname(os.path.dirname(__file__))
 
 
 class Loss:

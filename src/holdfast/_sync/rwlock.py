@@ -153,7 +153,7 @@ class _Upgrade(_Change[WriteLease], WriteLock):
         return super()._acquisition(rwlock.upgrade_token(self._reader, int(token.rpartition(":")[2])))
 
     def _granted(self, *details: Any) -> WriteLease:
-        lease = super()._granted(*details)
+        lease: WriteLease = super()._granted(*details)
         lease._beneath = self._beneath
         return lease
 
