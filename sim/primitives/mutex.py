@@ -15,7 +15,7 @@ from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.lease_cache import CachedLease
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import LeaseRecord
-from holdfast._core.tenure import LocalWaiter, Note, Tenure, TenureLease, as_owner, is_alone, left, wait_in_line
+from holdfast._core.tenure import LocalWaiter, Note, Tenure, as_owner, is_alone, left, wait_in_line
 from holdfast._core.tokens import BLOCK, KEPT, MARK
 from holdfast._core.validity import DRIFT
 from holdfast._core.waiting import Busy, Grant, request_timeout_for
@@ -156,9 +156,7 @@ class Locks(Sessions[Lock]):
     ) -> tuple[LeaseRecord, list[tuple[Lock, Belief]]]:
         """The same of what the process has kept."""
         self.world.counted["taken again"] += 1
-        got = Grant(0, process.now())
-        got.kept = kept
-        record = self.hold_of(process, lock, "", ttl_ms, got, True)
+        record = self.under_options(kept.record.again(ttl_ms, process.now()), ttl_ms, True)
         lock.ledger.ended.pop(record.token.encode(), None)
         return record, self.believe(process, [lock], record)
 
@@ -190,12 +188,12 @@ class Locks(Sessions[Lock]):
 
         self.asks(self.public, timeout_s)
         if turn.first:
-            asking: Protocol[TenureLease | Grant | Busy] = self.first(
+            asking: Protocol[LeaseRecord | Grant | Busy] = self.first(
                 process, LockAcquisition(keys, token, ttl_ms, settings), timeout_s, start
             )
         else:
             asking = wait_in_line(turn, ask, give_back, timeout_s, ttl_ms)
-        got: TenureLease | Grant | None = None
+        got: LeaseRecord | Grant | None = None
         try:
             got = await self.ask(process, [lock], token, asking)
         finally:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import pytest
 
 from holdfast._core.early import Early
 from holdfast._core.effects import Call, Now, Protocol
-from holdfast._core.exclusive import OneServer
+from holdfast._core.exclusive import KeptLease, OneServer
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
-from holdfast._core.lease_cache import CachedLease, KeptLease, LeaseCache
-from holdfast._core.mutex import LockAcquisition
+from holdfast._core.lease_cache import CachedLease, LeaseCache
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT
 from holdfast._core.tenure import Lines, LocalWaiter
@@ -44,10 +42,7 @@ class Client:
         return hold
 
     def again(self, kept: CachedLease, now: float) -> KeptLease:
-        grant = Grant(0, now)
-        grant.kept = kept
-        hold = OneServer(KEYS, DEFAULT).make_record("", grant, TTL_MS)
-        assert type(hold) is KeptLease
+        hold: KeptLease = kept.record.again(TTL_MS, now)
         return hold
 
     def requests(self, now: float = 0.0, answer: Callable[[Call], Any] = lambda call: 1) -> list[str]:
@@ -85,7 +80,7 @@ def client() -> Any:
 
 def test_it_is_kept_and_taken_again(client: Client) -> None:
     hold = client.grant()
-    kept = hold.kept
+    kept = hold.tenure
     assert hold.mark_released() and hold.hand_on(1.0) and not client.spawned
     assert kept.take("a", 1.5) and not kept.take("b", 1.5)
     assert kept.was_taken("a") and not kept.was_taken("b")
@@ -99,8 +94,8 @@ def test_a_repeated_release_does_nothing(client: Client) -> None:
     hold = client.grant()
     assert hold.hand_on(1.0) and hold.hand_on(1.0)
     sent: list[str] = []
-    assert hold.kept.take("a", 1.1)
-    second = client.again(hold.kept, 1.1)
+    assert hold.tenure.take("a", 1.1)
+    second = client.again(hold.tenure, 1.1)
     assert hold.hand_on(1.2) and run(hold.release(), sent) is True
     assert sent == [], "it would release the lease of the second one"
     assert run(second.release(), sent) and sent == ["release"]
@@ -110,7 +105,7 @@ def test_a_repeated_release_does_nothing(client: Client) -> None:
 def test_it_is_not_taken_after_its_time(client: Client, late: float) -> None:
     hold = client.grant()
     assert hold.hand_on(0.0)
-    assert not hold.kept.take("a", late)
+    assert not hold.tenure.take("a", late)
 
 
 def test_what_an_exception_has_left_unsent_is_released_at_its_end(client: Client) -> None:
@@ -124,8 +119,8 @@ def test_what_an_exception_has_left_unsent_is_released_at_its_end(client: Client
     with pytest.raises(KeyboardInterrupt):
         client.lease_cache.told(TOKEN)
     client.lease_cache.spawn = spawn
-    assert not hold.kept.take("a", 1.1)
-    hold.kept.look(1.0 + client.cache_for_s + 1.5)
+    assert not hold.tenure.take("a", 1.1)
+    hold.tenure.look(1.0 + client.cache_for_s + 1.5)
     assert client.requests() == ["release"]
 
 
@@ -141,7 +136,7 @@ def test_what_is_idle_is_released_when_told(client: Client) -> None:
     assert hold.hand_on(1.0)
     client.lease_cache.told(TOKEN)
     client.lease_cache.told(TOKEN)
-    assert not hold.kept.take("a", 1.0)
+    assert not hold.tenure.take("a", 1.0)
     assert client.requests() == ["release"]
 
 
@@ -175,10 +170,9 @@ def test_what_is_handed_on_lasts_as_long_as_the_lease_before_it(client: Client) 
     first.renew_from = 0.0005  # it was renewed meanwhile
     assert first.mark_released() and first.hand_on(0.001)
     taken = turns[1].take(0.0015)
-    assert type(taken) is Grant and taken.fence == first.fence + 1
-    taken.turn = turns[1]
-    second = exclusive.make_record(turns[1].token, taken, TTL_MS)
-    assert type(second) is KeptLease and second.token == first.token
+    assert type(taken) is KeptLease and taken.fence == first.fence + 1
+    second = taken
+    assert second.token == first.token and second.hand_on(0.002), "it is kept, too"
     assert (second.deadline, second.renew_from, second.short_s) == (first.deadline, first.renew_from, first.short_s)
 
 
@@ -191,7 +185,7 @@ def test_what_is_not_kept(client: Client, what: str) -> None:
     elif what == "overlong":
         hold.lasts(10 * TTL_MS)
     elif what == "used up":
-        hold.kept.fence = hold.kept.last_fence
+        hold.tenure.fence = hold.tenure.last_fence
     elif what == "elsewhere":
         client.here = False
     elif what == "late":
@@ -213,7 +207,7 @@ def test_it_is_released_when_its_time_is_over(client: Client) -> None:
 
 def test_its_ttl_is_cut_once_it_is_idle_for_a_third(client: Client) -> None:
     hold = client.grant()
-    kept = hold.kept
+    kept = hold.tenure
     assert hold.hand_on(0.0)
     (watch,) = client.watched
     assert not watch.check_expired(0.7) and not kept.take("a", 0.7), "the request is under way"
@@ -248,7 +242,7 @@ def test_a_cut_without_an_answer_gives_it_back(client: Client) -> None:
         return 1
 
     assert client.requests(0.7, answer) == ["renew", "release"]
-    assert not hold.kept.take("a", 0.8) and not client.lease_cache
+    assert not hold.tenure.take("a", 0.8) and not client.lease_cache
 
 
 def test_told_while_it_is_cut(client: Client) -> None:
@@ -271,13 +265,13 @@ def test_a_closed_client_releases_what_is_idle(client: Client) -> None:
     sent: list[str] = []
     run(watch.release(), sent)
     run(watch.release(), sent)
-    assert sent == ["release"] and not hold.kept.take("a", 0.1)
+    assert sent == ["release"] and not hold.tenure.take("a", 0.1)
 
 
 def test_a_closed_client_leaves_what_is_held_to_its_lease(client: Client) -> None:
     hold = client.grant()
-    assert hold.hand_on(0.0) and hold.kept.take("a", 0.1)
-    second = client.again(hold.kept, 0.1)
+    assert hold.hand_on(0.0) and hold.tenure.take("a", 0.1)
+    second = client.again(hold.tenure, 0.1)
     sent: list[str] = []
     client.watched[0].lose("closed")
     run(client.watched[0].release(), sent)
@@ -286,7 +280,7 @@ def test_a_closed_client_leaves_what_is_held_to_its_lease(client: Client) -> Non
 
 def test_it_ends_with_half_of_its_ttl_though_it_is_used(client: Client) -> None:
     hold: KeptLease = client.grant()
-    kept, now, times = hold.kept, 0.0, 0
+    kept, now, times = hold.tenure, 0.0, 0
     while hold.hand_on(now):
         now += 1.0
         times += 1
@@ -300,17 +294,16 @@ def test_it_ends_with_half_of_its_ttl_though_it_is_used(client: Client) -> None:
 def test_it_trusts_no_more_than_its_own_ttl(client: Client) -> None:
     """A renewal sets the end, where the server's clock seems to be wrong: it must not be less than what is trusted."""
     hold = client.grant()
-    assert hold.hand_on(0.0) and hold.kept.take("a", 0.1)
-    grant = Grant(0, 0.1)
-    grant.kept = hold.kept
-    second = OneServer(KEYS, DEFAULT).make_record("", grant, 5_000)
-    assert second.deadline <= 5.1
+    assert hold.hand_on(0.0) and hold.tenure.take("a", 0.1)
+    second = hold.tenure.record.again(5_000, 0.1)
+    assert second.deadline <= 5.1 and not second.overlong
+    second.lasts(TTL_MS)
+    assert not second.overlong, "it was granted for as long as that"
 
 
 def test_its_requests_are_those_of_a_lock(client: Client) -> None:
     hold = client.grant()
     sent: list[str] = []
     assert run(hold.renew(TTL_MS), sent) == 1 and sent == ["renew"]
-    made = partial(LockAcquisition, KEYS, TOKEN, TTL_MS, DEFAULT, None, None)(hold.kept)
-    call = made.undo(0, 1.0)
-    assert call.args[-2:] == (hold.kept.last_fence, hold.fence), "the rest of its block is given back"
+    call = hold.asks().undo(0, 1.0)
+    assert call.args[-2:] == (hold.tenure.last_fence, hold.fence), "the rest of its block is given back"

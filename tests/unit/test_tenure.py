@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast._core.early import EARLY_MAX, Early
 from holdfast._core.effects import AwaitTurn, Effect, Now, Spawn, Wake
-from holdfast._core.exclusive import OneServer
+from holdfast._core.exclusive import LocalLease, OneServer
 from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import RENEWAL, LeaseRecord
@@ -24,7 +24,6 @@ from holdfast._core.tenure import (
     LocalWaiter,
     Note,
     Tenure,
-    TenureLease,
     is_alone,
     release_in_line,
     wait_in_line,
@@ -58,11 +57,9 @@ def joined(of: Lines, token: str, now: float = 0.0) -> LocalWaiter:
 def hold(turn: LocalWaiter, fence: int = 1, now: float = 0.0, ttl_ms: int = TTL_MS) -> LeaseRecord:
     """The turn is granted the lock by the server."""
     turn.got_at = now
-    assert turn.line is not None
-    turn.begin(turn.token, fence, ttl_ms)
-    turn.line.record = held = TenureLease("lock", turn.token, fence, ttl_ms, now, _nothing, _nothing)
-    held.turn = turn
-    return held
+    granted = Grant(fence, now)
+    granted.turn = turn
+    return OneServer(lock_keys("holdfast", "lock"), SETTINGS).make_record(turn.token, granted, ttl_ms)
 
 
 def marked(of: Lines) -> tuple[Line, LocalWaiter, LocalWaiter, LeaseRecord]:
@@ -293,12 +290,10 @@ def test_a_lease_that_follows_is_as_one_that_is_made(pushed_until: float | None)
     assert before.mark_released() and second.hand_on(0.001)
 
     follows = third.take(0.0015)
-    assert isinstance(follows, TenureLease) and line.record is follows
+    assert isinstance(follows, LocalLease) and line.record is follows
     assert (follows.turn, follows.token, follows.fence) == (third, before.token, before.fence + 1)
-    again = Grant(follows.fence, 0.0015, until=before.deadline)
-    made: Any = type(before)
-    made = made(exclusive, third, tenure, before.token, again, TTL_MS)
-    made.go_on_from(before)
+    made = LocalLease(exclusive, third, tenure, before.token, follows.fence, TTL_MS, 0.0015, before.deadline)
+    made.renew_from, made.short_s = before.renew_from, before.short_s
     assert fields_of(follows) == fields_of(made)
     assert follows.deadline == (pushed_until or before.deadline)
 

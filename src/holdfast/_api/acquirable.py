@@ -17,7 +17,7 @@ from holdfast._core.lease_cache import CachedLease
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.report import SILENT, Report
-from holdfast._core.tenure import LocalWaiter, Note, TenureLease, as_owner, left, wait_in_line
+from holdfast._core.tenure import LocalWaiter, Note, as_owner, left, wait_in_line
 from holdfast._core.tokens import MARK, NOTED, client_of, has_note, is_kept
 from holdfast._core.waiting import Busy, Grant
 from holdfast._engine.pack import PreparedRequest
@@ -135,7 +135,7 @@ class AcquirableBase:
         """The same for a turn that found no other one."""
         return as_owner(turn, partial(self._ask_for, turn, sent=sent), self._give_back, timeout_s)
 
-    def _wait_in_line(self, turn: LocalWaiter, timeout_s: float | None) -> Protocol[TenureLease | Grant | Busy]:
+    def _wait_in_line(self, turn: LocalWaiter, timeout_s: float | None) -> Protocol[LeaseRecord | Grant | Busy]:
         """The same for one that found others."""
         return wait_in_line(turn, partial(self._ask_for, turn), self._give_back, timeout_s, self._ttl_ms)
 
@@ -157,7 +157,7 @@ class AcquirableBase:
                 return lease
         return None
 
-    def _take_kept(self, asked: Asked) -> Grant | None:
+    def _take_kept(self, asked: Asked) -> LeaseRecord | None:
         """Take what this client has kept; None where there is nothing, or it was taken just now."""
         session = self._session
         kept = session.driver.lease_cache.get(self._kept_as)
@@ -171,11 +171,9 @@ class AcquirableBase:
             asked.kept = None
             session.asking.pop(asked.token, None)  # it may get another token yet
             return None
-        again = Grant(0, clock())
-        again.kept = kept
-        return again
+        return kept.record.again(self._ttl_ms, clock())  # type: ignore[no-any-return]
 
-    def _granted(self, asked: Asked, got: TenureLease | Grant | None) -> Any:
+    def _granted(self, asked: Asked, got: LeaseRecord | Grant | None) -> Any:
         """The lease. No variable of a caller has it until it is returned: a kept traceback would keep it."""
         session = self._session
         driver, turn, record = session.driver, asked.turn, asked.record
@@ -212,7 +210,7 @@ class AcquirableBase:
             hook.observer.granted(record)
         return lease
 
-    def _record(self, token: str, got: TenureLease | Grant) -> LeaseRecord:
+    def _record(self, token: str, got: LeaseRecord | Grant) -> LeaseRecord:
         """Make the record of what was got, under the options of the acquire: all that act on it do so here."""
         options = self._options
         record: LeaseRecord

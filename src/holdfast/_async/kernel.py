@@ -17,8 +17,9 @@ from holdfast._api.acquirable import AcquirableBase, Asked
 from holdfast._async.lifecycle import Session
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
+from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
-from holdfast._core.tenure import LocalWaiter, TenureLease, is_alone
+from holdfast._core.tenure import LocalWaiter, is_alone
 from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._runtime.clock import clock
@@ -59,7 +60,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         asked = Asked()
         asked.lock, asked.token, asked.owners, asked.code, asked.offset = self, token, owners, code, offset
         asked.report = session.reports.begin(self._label, self._name, self._report_level)
-        got: TenureLease | Grant | Busy | None = None
+        got: LeaseRecord | Grant | Busy | None = None
         try:
             if key is None or (got := self._take_kept(asked)) is None:
                 # sync: got = self._get(asked, me, timeout_s, cancel)
@@ -90,7 +91,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         me: int,
         timeout_s: float | None,
         # sync-add: cancel: Cancel | None,
-    ) -> Awaitable[TenureLease | Grant | Busy]:
+    ) -> Awaitable[LeaseRecord | Grant | Busy]:
         """Ask the server, or wait in line."""
         session, driver, report = self._session, self._session.driver, asked.report
         if self._asks is None:

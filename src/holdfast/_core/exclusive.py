@@ -15,7 +15,7 @@ from holdfast._core.effects import Call, Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import FirstRenewal
 from holdfast._core.keys import LockKeys
-from holdfast._core.lease_cache import CachedLease, KeptLease
+from holdfast._core.lease_cache import CachedLease
 from holdfast._core.mutex import Each, LockAcquisition
 from holdfast._core.plain import PlainAcquisition, Scripts
 from holdfast._core.record import RENEWAL, LeaseRecord, Order
@@ -23,13 +23,13 @@ from holdfast._core.redlock import Quorum
 from holdfast._core.replicas import Sync
 from holdfast._core.replies import LockSeen
 from holdfast._core.settings import Settings
-from holdfast._core.tenure import LocalWaiter, Tenure, TenureLease, release_in_line
+from holdfast._core.tenure import LocalWaiter, Tenure, release_in_line
 from holdfast._core.tokens import MARK, crash_ms_of
 from holdfast._core.validity import deadline
 from holdfast._core.waiting import UNHEARD, Busy, Grant, request_timeout_for, wait_for
 from holdfast.errors import ConfigurationError
 
-__all__ = ["Exclusive", "OneServer", "OverQuorum"]
+__all__ = ["Exclusive", "KeptLease", "LocalLease", "OneServer", "OverQuorum"]
 
 
 class _Exclusive:
@@ -140,15 +140,14 @@ class OneServer(_Exclusive):
         if "!" in token and crash_ms_of(token):
             return _CrashRecord(self, token, grant, ttl_ms)
         if grant.more != plain.PLAIN:
-            kept = grant.kept
-            if type(kept) is CachedLease:
-                return KeptLease.again(kept, ttl_ms, grant.sent_at)
-            if grant.turn is not None and not grant.stray:
-                return self._hold_in_line(grant.turn, token, grant, ttl_ms)
-            if kept is not None and not grant.stray:
-                kept = self._begin_to_keep(token, grant, ttl_ms)
-                return KeptLease(kept, None, grant.fence, ttl_ms, grant.sent_at, grant.until)
-            made = _LockRecord(self.keys.name, token, grant.fence, ttl_ms, grant.sent_at, None, None, grant.until)
+            since, until = grant.sent_at, grant.until
+            if not grant.stray:
+                if grant.turn is not None:
+                    return self._hold_in_line(grant.turn, token, grant, ttl_ms)
+                if grant.kept is not None:
+                    kept = self._begin_to_keep(token, grant, ttl_ms)
+                    return KeptLease(self, kept, kept, token, grant.fence, ttl_ms, since, until)
+            made = LockRecord(self.keys.name, token, grant.fence, ttl_ms, since, None, None, until)
             made._exclusive = self
             if grant.stray:
                 made.stray = True
@@ -158,8 +157,7 @@ class OneServer(_Exclusive):
     def _begin_to_keep(self, token: str, grant: Grant, ttl_ms: int) -> CachedLease:
         """Start the cache entry of a lease that the client may keep."""
         lease_cache, cache_for_s = grant.kept
-        asks = partial(LockAcquisition, self.keys, token, ttl_ms, self.settings, None, None)
-        kept = CachedLease(lease_cache, asks, token, grant.fence, grant.sent_at, cache_for_s)
+        kept = CachedLease(lease_cache, self.keys.lock, token, grant.fence, ttl_ms, grant.sent_at, cache_for_s)
         kept.wanted = grant.waited  # others may stand behind it
         lease_cache.begin(kept)
         return kept
@@ -174,18 +172,9 @@ class OneServer(_Exclusive):
         tenure = None
         if token[-1] == MARK:
             tenure = turn.begin(token, grant.fence, ttl_ms, self.keys.lock if grant.more else None)
-        record: TenureLease
-        if type(tenure) is CachedLease:
-            # Where it was handed on, the lease before it has the deadline.
-            before = line.record if tenure.token != token else None
-            until = grant.until if before is None else before.deadline
-            record = KeptLease(tenure, turn, grant.fence, ttl_ms, grant.sent_at, until)
-            if before is not None:
-                record.go_on_from(before)
-        else:
-            record = _LineRecord(self, turn, tenure, token, grant, ttl_ms)
-        line.record = record
-        return record
+        kind: type[LocalLease] = KeptLease if type(tenure) is CachedLease else LocalLease
+        line.record = kind(self, turn, tenure, token, grant.fence, ttl_ms, grant.sent_at, grant.until)
+        return line.record
 
     def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:
         """Undo what an interrupted acquisition may have done. `tenure`: which the token is of, if that is known."""
@@ -208,10 +197,10 @@ class OneServer(_Exclusive):
         return await plain.inspect(self.keys, self.settings.request_timeout_s)
 
 
-class _OfServer(LeaseRecord):
+class LockRecord(LeaseRecord):
     """What makes its requests when the first of them is wanted: most leases are over before."""
 
-    __slots__ = ()
+    __slots__ = ("_exclusive",)
 
     _exclusive: OneServer
     _acquisition = LockAcquisition
@@ -229,7 +218,8 @@ class _OfServer(LeaseRecord):
         call = mutex.renewal(exclusive.keys, self.token, ttl_ms, RENEWAL, settings, timeout_s)
         return cast("Protocol[int]", FirstRenewal(self, ttl_ms, call))
 
-    def _ask_by(self) -> tuple[Callable[..., Protocol[int]], Callable[[], Protocol[bool]]]:
+    def asks(self) -> LockAcquisition:
+        """Make what it is renewed and released as."""
         exclusive = self._exclusive
         asks = self._acquisition(
             exclusive.keys, self.token, self.ttl_ms, exclusive.settings, exclusive.sync, tenure=self.tenure
@@ -238,16 +228,16 @@ class _OfServer(LeaseRecord):
         asks.ttl_ms = self.most_ms  # how long a give-back may have to be tried
         if self.short_s:
             asks.short_ms = int((self.deadline - self.held_since) * 1000)
-        release = asks.release if self.turn is None else partial(release_in_line, self.turn, asks)
-        self._asks = made = asks.renew, release
+        return asks
+
+    def _ask_by(self) -> tuple[Callable[..., Protocol[int]], Callable[[], Protocol[bool]]]:
+        asks = self.asks()
+        in_line = self.turn is not None and self.turn is not self.tenure
+        self._asks = made = asks.renew, partial(release_in_line, self.turn, asks) if in_line else asks.release
         return made
 
 
-class _LockRecord(_OfServer):
-    __slots__ = ("_exclusive",)
-
-
-class _CrashRecord(_LockRecord):
+class _CrashRecord(LockRecord):
     """The same of a lock whose lease ends soon after its client has gone."""
 
     __slots__ = ()
@@ -283,35 +273,101 @@ class _CrashRecord(_LockRecord):
         return self.ttl_ms if self.max_until is None else max(1, min(self.ttl_ms, int((self.max_until - now) * 1000)))
 
 
-class _LineRecord(_OfServer, TenureLease):
+class LocalLease(LockRecord):
     """The same, of what the client may hand on: it stands on a tenure, or may begin one."""
 
-    __slots__ = ("_exclusive", "tenure")
-
-    is_followed = True
+    __slots__ = ("tenure", "turn")
 
     def __init__(
         self,
         exclusive: OneServer,
-        turn: LocalWaiter,
+        turn: Any,
         tenure: Tenure | None,
         token: str,
-        grant: Grant,
+        fence: int,
         ttl_ms: int,
+        since: float,
+        until: float | None,
     ) -> None:
         self._exclusive = exclusive
         self.turn = turn
-        self.tenure = tenure
-        name = exclusive.keys.name
-        super().__init__(name, token, grant.fence, ttl_ms, grant.sent_at, None, None, grant.until)
+        self.tenure: Any = tenure
+        super().__init__(exclusive.keys.name, token, fence, ttl_ms, since, None, None, until)
 
-    def followed_by(self, turn: LocalWaiter, tenure: Tenure, fence: int, now: float) -> _LineRecord:
-        made = _LineRecord(self._exclusive, turn, tenure, self.token, Grant(fence, now), self.ttl_ms)
-        made.deadline = self.deadline
-        made.short_s = self.short_s
+    def followed_by(self, turn: LocalWaiter, now: float) -> LocalLease:
+        tenure = self.tenure
+        made = type(self)(
+            self._exclusive, turn, tenure, self.token, tenure.fence, self.ttl_ms, now, until=self.deadline
+        )
         made.renew_from = self.renew_from
-        made.first_at = self.first_at
+        made.short_s = self.short_s
         return made
+
+    def hand_on(self, now: float) -> bool:
+        return bool(self.turn.hand_on(now))
+
+    def lose(self, reason: str) -> None:
+        super().lose(reason)
+        self.turn.lost()
+
+
+class KeptLease(LocalLease):
+    """The same, of what the client may keep after its release; where no one has waited for it here, `turn` is what
+    keeps it, too.
+    """
+
+    __slots__ = ("is_chosen", "is_cut")
+
+    def __init__(self, exclusive: OneServer, turn: Any, kept: Any, *what: Any, **until: Any) -> None:
+        super().__init__(exclusive, turn, kept, *what, **until)
+        #: Its end was set by its holder. What cut it before has not been outdated yet.
+        self.is_chosen = self.is_cut = False
+        kept.holder = self
+
+    def again(self, ttl_ms: int, now: float) -> KeptLease:
+        """Make the lease of the acquire that has taken what was kept."""
+        kept = self.tenure
+        kept.fence += 1
+        # What its renewals set is no less than it trusts, though it was granted for a longer ttl.
+        until = min(self.deadline, deadline(now, ttl_ms))
+        made = KeptLease(self._exclusive, kept, kept, self.token, kept.fence, ttl_ms, now, until)
+        made.most_ms = max(ttl_ms, self.most_ms)
+        if made.short_s > ttl_ms / 2000:
+            made.renew_from, made.short_s = self.renew_from, 0.0  # what was stretched is not short
+        if self.extensions:
+            made.extensions, made.least_ms, made.is_cut = self.extensions, 0, self.is_cut
+        return made
+
+    def cutting(self, ttl_ms: int, asked_at: float) -> Order:
+        """Note a request to leave it that much while it is idle, of which a repeat may still come."""
+        self.is_cut = True
+        self.deadline = deadline(asked_at, ttl_ms)
+        return self._order(ttl_ms, shortens=False)
+
+    def renew(self, ttl_ms: int) -> Protocol[int]:
+        return self.or_why(ttl_ms, self._order(ttl_ms, shortens=True)) if self.is_cut else super().renew(ttl_ms)
+
+    def extending(self, ttl_ms: int, asked_at: float) -> Order:
+        self.is_chosen = True
+        return super().extending(ttl_ms, asked_at)
+
+    def extended(self, ttl_ms: int, sent_at: float, now: float, order: Order = RENEWAL) -> bool:
+        self.is_cut = False
+        return super().extended(ttl_ms, sent_at, now, order)
+
+    async def release(self) -> bool:
+        if self.tenure.holder is not self:
+            return True  # it was handed on
+        self.tenure.end()
+        return await super().release()
+
+    def hand_on(self, now: float) -> bool:
+        kept: CachedLease = self.tenure
+        return (self.turn is not kept and super().hand_on(now)) or kept.keep(self, now)
+
+    def lose(self, reason: str) -> None:
+        self.tenure.end()
+        super().lose(reason)
 
 
 class OverQuorum(_Exclusive):

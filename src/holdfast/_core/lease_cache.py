@@ -20,14 +20,13 @@ from weakref import WeakValueDictionary
 from holdfast._core.early import Early
 from holdfast._core.effects import Listen, Now, Protocol, Unlisten, Wake
 from holdfast._core.failure import RequestFailed
-from holdfast._core.record import RENEWAL, LeaseRecord, Order
+from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
-from holdfast._core.tenure import LocalWaiter, Tenure, TenureLease, release_in_line
-from holdfast._core.validity import deadline as deadline_of
-from holdfast._core.waiting import Acquisition, request_timeout_for
+from holdfast._core.tenure import Tenure
+from holdfast._core.waiting import request_timeout_for
 
-__all__ = ["CachedLease", "KeptLease", "LeaseCache"]
+__all__ = ["CachedLease", "LeaseCache"]
 
 #: A lease that is idle for this part of its time gets a shorter ttl,
 _CUT_AT = 1 / 3
@@ -47,69 +46,54 @@ def _is_first(idle: Idle) -> bool:
 class CachedLease(Tenure):
     """A lease that the server has granted to a client that keeps it.
 
-    `asks` makes what it is asked for as. `idle_until`: after that, it is not taken any more.
+    `record`: that of who held it last, once it was kept. `idle_until`: after that, it is not taken any more.
     """
 
     def __init__(
         self,
         lease_cache: LeaseCache,
-        asks: Callable[[Tenure], Acquisition],
+        key: str,
         token: str,
         fence: int,
+        ttl_ms: int,
         granted_at: float,
         cache_for_s: float,
     ) -> None:
-        super().__init__(token, fence, granted_at)
+        super().__init__(token, fence, granted_at, min(lease_cache.settings.claim_ms, ttl_ms) / 2000)
         self.lease_cache = lease_cache
-        self._asks = asks
-        acquisition = asks(self)
-        self.key = acquisition.key
-        self.name = acquisition.name
-        self.ttl_ms = acquisition.ttl_ms
-        self.least_s = acquisition.claim_ms / 2000
-        self.places = acquisition.places()
+        self.key = key
         self.cache_for_s = cache_for_s
-        self.kept_at_most_until = granted_at + self.ttl_ms / 2000
-        self.deadline = self.renew_from = self.idle_since = self.idle_until = granted_at
-        #: How many requests have set its end; and the last was one that cut it, of which a repeat may still come.
-        self.orders = 0
-        self.is_cut = False
-        self.short_s = 0.0  # what was stretched is not short
+        self.kept_at_most_until = granted_at + ttl_ms / 2000
+        self.idle_since = self.idle_until = granted_at
         #: It is released, or lost: nothing is kept any more.
         self.ended = False
         #: Another client, or another part of this one, asks for it.
         self.wanted = False
-        self.holder: LeaseRecord | Idle | None = None
+        self.holder: Any = None  # a `KeptLease`, or
         self.idle: Idle = []  # the last of these
+        self.record: Any = None
         self.watch: _Watch | None = None
-
-    def asks(self) -> Acquisition:
-        """Make the acquisition that renews and releases this lease."""
-        return self._asks(self)
 
     # For the one that has it.
 
-    def keep(self, record: LeaseRecord, now: float) -> bool:
+    def keep(self, record: Any, now: float) -> bool:
         """Keep the lease that its holder releases. False: it has to be released at the server. Idempotent."""
         if self.holder is not record:
             return True
-        self.deadline = record.deadline
-        self.renew_from = record.renew_from
-        until = min(now + self.cache_for_s, self.kept_at_most_until, self.deadline - self.least_s)
+        until = min(now + self.cache_for_s, self.kept_at_most_until, record.deadline - self.least_s)
         if (
             self.ended
             or self.wanted
             or self.over
             or until <= now
             or self.fence >= self.last_fence
-            or type(record) is not KeptLease
             or record.is_chosen  # a late extension may shorten
             or record.overlong
             or not self.lease_cache.is_here()
         ):
             self.end()
             return False
-        self.orders, self.is_cut = record.extensions, record.is_cut
+        self.record = record
         self.idle_since, self.idle_until = now, until
         if self.watch is None:
             self.watch = _Watch(self, now)
@@ -153,21 +137,13 @@ class CachedLease(Tenure):
     #: For its holder, as of a turn: its lease has ended without a release.
     lost = end
 
-    def release(self) -> Protocol[bool]:
-        return self.asks().release()
-
     async def give_up(self) -> None:
         """Release what was idle, or what was taken and did not begin."""
         self.end()
         try:
-            await self.release()
+            await self.record.asks().release()
         except RequestFailed:
             pass  # it goes on in the background, until the ttl ends it
-
-    async def _give_back(self, token: str) -> None:
-        """Release what that acquire has taken, if it has, and did not begin. For who finds it among what asks."""
-        if self.was_taken(token):
-            await self.give_up()
 
     def look(self, now: float) -> float | None:
         """Do what is due. Returns when to look again; None: not at all."""
@@ -189,20 +165,17 @@ class CachedLease(Tenure):
             return now + self.least_s
         if now < cut_at:
             return min(cut_at, self.idle_until)
-        if (self.idle_until - now + self.least_s) < _CUT_BELOW * (self.deadline - now) and _is_first(idle):
+        if (self.idle_until - now + self.least_s) < _CUT_BELOW * (self.record.deadline - now) and _is_first(idle):
             self.lease_cache.spawn(self._cut())
         return self.idle_until
 
     async def _cut(self) -> None:
         """Leave it no more ttl than it needs while it is idle."""
-        asks = self.asks()
         sent_at = await Now()
         ttl_ms = int((self.idle_until - sent_at + self.least_s) * 1000)
         held = 0
         if ttl_ms > 0 and not (self.wanted or self.ended):
-            self.orders += 1
-            self.is_cut = True
-            order = Order(self.orders, True, False, ttl_ms)
+            asks, order = self.record.asks(), self.record.cutting(ttl_ms, sent_at)
             try:
                 held = await asks.extend(ttl_ms, request_timeout_for(asks.ttl_ms, asks.settings), order)
             except RequestFailed:
@@ -215,7 +188,6 @@ class CachedLease(Tenure):
             if not held:
                 self.end()
                 return
-            self.deadline = deadline_of(sent_at, ttl_ms)
         if not held or self.ended or self.wanted:
             await self.give_up()
             return
@@ -226,73 +198,6 @@ class CachedLease(Tenure):
         self.holder = self.idle
         if self.wanted or self.ended or (self.watch is not None and not self.watch.alive):
             self.let_go()  # told in between
-
-
-class KeptLease(TenureLease):
-    """A lease that stands on what its client keeps; `turn`: by which it waited inside of the client, if it did."""
-
-    __slots__ = ("is_chosen", "is_cut", "kept")
-
-    def __init__(
-        self, kept: CachedLease, turn: LocalWaiter | None, fence: int, ttl_ms: int, since: float, until: float | None
-    ) -> None:
-        super().__init__(kept.name, kept.token, fence, ttl_ms, since, None, None, until)
-        self.kept = kept
-        self.turn: Any = kept if turn is None else turn
-        self.places = kept.places
-        #: Its end was set by its holder. What cut it before has not been outdated yet.
-        self.is_chosen = self.is_cut = False
-        kept.holder = self
-
-    @classmethod
-    def again(cls, kept: CachedLease, ttl_ms: int, now: float) -> KeptLease:
-        """Make the lease of the acquire that has taken what was kept."""
-        kept.fence += 1
-        # What its renewals set is no less than it trusts, though it was granted for a longer ttl.
-        until = min(kept.deadline, deadline_of(now, ttl_ms))
-        record = cls(kept, None, kept.fence, ttl_ms, now, until)
-        if record.short_s > ttl_ms / 2000:
-            record.go_on_from(kept)
-        if kept.orders:
-            record.extensions, record.least_ms, record.is_cut = kept.orders, 0, kept.is_cut
-        return record
-
-    @property
-    def tenure(self) -> Tenure:
-        return self.kept
-
-    def renew(self, ttl_ms: int) -> Protocol[int]:
-        if self.is_cut:
-            return self.extension(ttl_ms, self._order(ttl_ms, shortens=True))
-        return super().renew(ttl_ms)
-
-    def extending(self, ttl_ms: int, asked_at: float) -> Order:
-        self.is_chosen = True
-        return super().extending(ttl_ms, asked_at)
-
-    def extended(self, ttl_ms: int, sent_at: float, now: float, order: Order = RENEWAL) -> bool:
-        self.is_cut = False
-        return super().extended(ttl_ms, sent_at, now, order)
-
-    def extension(self, ttl_ms: int, *order: Order) -> Protocol[int]:
-        asks = self.kept.asks()
-        asks.short_ms = int(self.short_s * 1000)
-        return asks.renew(ttl_ms, *order)
-
-    async def release(self) -> bool:
-        kept, turn = self.kept, self.turn
-        if kept.holder is not self:
-            return True  # it was handed on
-        kept.end()
-        asks = kept.asks()
-        return await (asks.release() if turn is kept else release_in_line(turn, asks))
-
-    def hand_on(self, now: float) -> bool:
-        return (self.turn is not self.kept and self.turn.hand_on(now)) or self.kept.keep(self, now)
-
-    def lose(self, reason: str) -> None:
-        self.kept.end()
-        super().lose(reason)
 
 
 class LeaseCache(dict[str, CachedLease]):
@@ -358,9 +263,9 @@ class _Watch(LeaseRecord):
     __slots__ = ("_kept",)
 
     def __init__(self, kept: CachedLease, now: float) -> None:
-        self._kept = kept
+        self._kept, record = kept, kept.record
         at = now + kept.cache_for_s * _CUT_AT
-        super().__init__(kept.name, f"{kept.token} kept", kept.fence, kept.ttl_ms, now, None, None, at)
+        super().__init__(record.name, f"{kept.token} kept", kept.fence, record.ttl_ms, now, deadline=at)
         self.renews = False
         self.short_s = 0.0
 

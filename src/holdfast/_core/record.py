@@ -89,7 +89,6 @@ class LeaseRecord:
         "deadline",
         "due_at",
         "fence",
-        "first_at",
         "held_since",
         "home",
         "most_ms",
@@ -144,8 +143,8 @@ class LeaseRecord:
         fence: int,
         ttl_ms: int,
         sent_at: float,
-        extension: Callable[..., Protocol[int]] | None,
-        release: Callable[[], Protocol[bool]] | None,
+        extension: Callable[..., Protocol[int]] | None = None,
+        release: Callable[[], Protocol[bool]] | None = None,
         deadline: float | None = None,
     ) -> None:
         self.name = name
@@ -166,7 +165,6 @@ class LeaseRecord:
         self.renew_from = sent_at
         self.most_ms = ttl_ms  # the greatest ttl that anything was for
         self.next_at = 0.0
-        self.first_at = 0.0  # of one that begins with less than its ttl: when that is due to be stretched, once known
         self.report: Report = SILENT
         self.home: Any = None  # where its loss is told, once a user has it
 
@@ -205,10 +203,9 @@ class LeaseRecord:
         """Hand the lease on within its client, where `turn` allows that. False: it has to be released."""
         return False
 
-    def go_on_from(self, before: Any) -> None:
-        """Take over the due time of the lease that this one continues."""
-        self.renew_from = before.renew_from
-        self.short_s = before.short_s
+    def followed_by(self, turn: Any, now: float) -> LeaseRecord:
+        """The lease of the next turn, where it was handed on; it lasts as long as this one would have."""
+        raise NotImplementedError
 
     def end_by(self, until: float) -> None:
         """Limit the lease to that moment, whatever is asked for later."""

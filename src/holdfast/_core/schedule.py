@@ -75,8 +75,7 @@ class Schedule:
         """Watch a record; returns when it needs attention first. `jitter` is a random number in [0, 1)."""
         self._new[id(record)] = record
         record.next_at = jitter
-        # Of a lease that was handed on, what it said of the one before: a moment too early does no harm.
-        at = min((record.short_s and record.first_at) or self._first_at(record), record.deadline)
+        at = self._first_at(record)
         plan_at = self._plan_at
         try:
             if at < plan_at[0]:
@@ -92,8 +91,7 @@ class Schedule:
         at = since + min(_pace_ms(record) * self._plan_s_per_ms, look_s)
         if record.short_s:
             at = min(self._renew_at(record, 1.0), since + look_s)
-        record.first_at = at = min(at, record.deadline)
-        return at
+        return min(at, record.deadline)
 
     def _plan_new(self, now: float) -> None:
         # A thread that adds one from now on sees no time that would be soon enough.

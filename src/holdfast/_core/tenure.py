@@ -52,7 +52,6 @@ __all__ = [
     "LocalWaiter",
     "Note",
     "Tenure",
-    "TenureLease",
     "as_owner",
     "is_alone",
     "left",
@@ -178,7 +177,7 @@ class Line:
     #: Turns that wait for the right, in order, and some that have left. Only the owner takes any out.
     waiters: deque[LocalWaiter] | tuple[()] = ()
     #: The owner's lease, or the one before it; and what the owner may take, or has to pass on.
-    record: TenureLease | None = None
+    record: LeaseRecord | None = None
     tenure: Tenure | None = None
     #: It has ended; since the server is in trouble, which each turn has to see for itself.
     dead = failed = False
@@ -300,8 +299,8 @@ class LocalWaiter:
         line = self.line
         return line is not None and line.owner is self and not line.dead
 
-    def take(self, now: float) -> TenureLease | Grant | None:
-        """Take what was handed on to this owner: the lease itself where possible; None: ask the server."""
+    def take(self, now: float) -> LeaseRecord | None:
+        """The lease, of what was handed on to this owner; None: ask the server."""
         line = self.line
         assert line is not None
         record, tenure = line.record, line.tenure
@@ -312,9 +311,7 @@ class LocalWaiter:
             tenure.over = True
             return None
         tenure.fence += 1
-        if not record.is_followed:
-            return Grant(tenure.fence, now)
-        line.record = record = record.followed_by(self, tenure, tenure.fence, now)
+        line.record = record = record.followed_by(self, now)
         return record
 
     def is_called(self) -> bool:
@@ -414,30 +411,9 @@ class LocalWaiter:
             line.die()
 
 
-class TenureLease(LeaseRecord):
-    """A lease that stands on a tenure, or may begin one."""
-
-    __slots__ = ("turn",)
-
-    turn: LocalWaiter
-    #: Whether a lease that goes on from it can be made of it alone.
-    is_followed = False
-
-    def followed_by(self, turn: LocalWaiter, tenure: Tenure, fence: int, now: float) -> TenureLease:
-        """The lease of the next turn, by that tenure; it lasts as long as this one would have."""
-        raise NotImplementedError
-
-    def hand_on(self, now: float) -> bool:
-        return self.turn.hand_on(now)
-
-    def lose(self, reason: str) -> None:
-        super().lose(reason)
-        self.turn.lost()
-
-
 async def wait_in_line(
     turn: LocalWaiter, ask: Ask, give_back: GiveBack, timeout_s: float | None, ttl_ms: int
-) -> TenureLease | Grant | Busy:
+) -> LeaseRecord | Grant | Busy:
     """Wait for the turn, `timeout_s` at most; then take what was handed on, or ask the server."""
     give_up_at = None if timeout_s is None else turn.arrived_at + timeout_s
     alone_at = turn.arrived_at + min(ttl_ms, ALONE_MS) / 1000

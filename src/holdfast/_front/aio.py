@@ -31,7 +31,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import replay
 from holdfast._core.record import LeaseRecord
 from holdfast._core.snapshot import snapshot
-from holdfast._core.tenure import LocalWaiter, TenureLease
+from holdfast._core.tenure import LocalWaiter
 from holdfast._core.tokens import owner_of
 from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released, within
 from holdfast._engine.client import Client
@@ -270,10 +270,10 @@ class AioFront(Front):
     async def wait_in_line(
         self,
         turn: LocalWaiter,
-        start: Callable[[LocalWaiter, float | None], Protocol[TenureLease | Grant | Busy]],
+        start: Callable[[LocalWaiter, float | None], Protocol[LeaseRecord | Grant | Busy]],
         timeout_s: float | None,
         ttl_ms: int,
-    ) -> TenureLease | Grant | Busy:
+    ) -> LeaseRecord | Grant | Busy:
         """Wait for that turn: it is handed on soon, or `start(turn, timeout_s)` makes the protocol for all the rest."""
         if ttl_ms > 1000 * SOON_S and (timeout_s is None or timeout_s > SOON_S):
             home = self.home

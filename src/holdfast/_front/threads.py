@@ -19,7 +19,7 @@ from holdfast._core.agent.agent import Outcome, Sent
 from holdfast._core.agent.renewals import quietly
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
-from holdfast._core.tenure import LocalWaiter, TenureLease
+from holdfast._core.tenure import LocalWaiter
 from holdfast._core.waiting import Busy, Grant, granted, released, within
 from holdfast._engine.client import Client
 from holdfast._engine.operation import Operation
@@ -169,11 +169,11 @@ class ThreadsFront(Front):
     def wait_in_line(
         self,
         turn: LocalWaiter,
-        start: Callable[[LocalWaiter, float | None], Protocol[TenureLease | Grant | Busy]],
+        start: Callable[[LocalWaiter, float | None], Protocol[LeaseRecord | Grant | Busy]],
         timeout_s: float | None,
         ttl_ms: int,
         cancel: Cancel | None = None,
-    ) -> TenureLease | Grant | Busy:
+    ) -> LeaseRecord | Grant | Busy:
         """Wait for that turn: it is handed on soon, or `start(turn, timeout_s)` makes the protocol for all the rest."""
         line = turn.line
         if line is not None and cancel is None and ttl_ms > 1000 * SOON_S and (timeout_s is None or timeout_s > SOON_S):

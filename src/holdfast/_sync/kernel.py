@@ -19,8 +19,9 @@ from holdfast._api import hook
 from holdfast._api.acquirable import AcquirableBase, Asked
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
+from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
-from holdfast._core.tenure import LocalWaiter, TenureLease, is_alone
+from holdfast._core.tenure import LocalWaiter, is_alone
 from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._runtime.cancel import Cancel, Cancelled
@@ -60,7 +61,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         asked = Asked()
         asked.lock, asked.token, asked.owners, asked.code, asked.offset = self, token, owners, code, offset
         asked.report = session.reports.begin(self._label, self._name, self._report_level)
-        got: TenureLease | Grant | Busy | None = None
+        got: LeaseRecord | Grant | Busy | None = None
         try:
             if key is None or (got := self._take_kept(asked)) is None:
                 got = self._get(asked, me, timeout_s, cancel)
@@ -89,7 +90,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         me: int,
         timeout_s: float | None,
         cancel: Cancel | None,
-    ) -> TenureLease | Grant | Busy:
+    ) -> LeaseRecord | Grant | Busy:
         """Ask the server, or wait in line."""
         session, driver, report = self._session, self._session.driver, asked.report
         if self._asks is None:
