@@ -73,7 +73,12 @@ _ENGINE: tuple[Mutant, ...] = tuple(
             "        for request in expired:\n            request.end(",
             "        for request in expired:\n            self._pending.clear()\n            request.end(",
         ),
-        ("a request is answered twice", REQUESTS, "        if self.wanted:\n", "        if True:\n"),
+        (
+            "a request is answered twice",
+            REQUESTS,
+            "if self.outcome is None:\n            self.outcome = reply, failure\n            self.answer(reply",
+            "if True:\n            self.outcome = reply, failure\n            self.answer(reply",
+        ),
         (
             "a connection that is silent is used on",
             LINK,
@@ -101,8 +106,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "a script that is never known is sent again and again",
             REQUESTS,
-            "self.deadline, self.fits, self.script = request.deadline, request.fits, None",
-            "self.deadline, self.fits, self.script = request.deadline, request.fits, request.script",
+            "self.packed, self.script = spelled_out(self.packed, self.script), None",
+            "self.packed = spelled_out(self.packed, self.script)",
         ),
         (
             "a reply of another form is taken",

@@ -20,4 +20,4 @@ def test_a_script_is_its_hash_its_keys_and_its_arguments() -> None:
 def test_a_prepared_request_takes_any_token() -> None:
     prepared = PreparedRequest(Call("acquire", KEYS, ("first", 30_000, "wait"), 1.0))
     for token in ("first", "x", "a-longer-one"):
-        assert Ask(prepared, token, 0.0).packed == pack_script(SCRIPTS["acquire"], KEYS, (token, 30_000, "wait"))
+        assert Ask(prepared, token, 0.0).pack() == pack_script(SCRIPTS["acquire"], KEYS, (token, 30_000, "wait"))

@@ -46,12 +46,12 @@ from holdfast._engine.loop import READ, WRITE, Timer
 from holdfast._engine.matching import BEFORE_VAST, VAST, Matching, is_no_reply
 from holdfast._engine.pack import Group
 from holdfast._engine.place import Place
-from holdfast._engine.requests import MAY_LIE, Again, Ask, Bundle, Later, Messages
+from holdfast._engine.requests import MAY_LIE, Ask, Bundle, Messages
 from holdfast._runtime.clock import clock
 from holdfast._runtime.greenlets import who_patched
 from holdfast._runtime.handlers import raised_by_handler
 from holdfast._runtime.inherited import ours
-from holdfast._runtime.waits import silent_bell
+from holdfast._runtime.waits import ring, silent_bell
 
 __all__ = ["Link"]
 
@@ -153,7 +153,7 @@ class Link(Matching):
             self._wants = (*_WANTS, ssl.SSLWantReadError, ssl.SSLWantWriteError)
         self._heard_at = clock()
         # Those whose asker has gone meanwhile need not be sent at all.
-        waiting = [request for request in self._queue if request.wanted]
+        waiting = [request for request in self._queue if request.outcome is None]
         self._queue.clear()
         self._queue.extend(waiting)
         self._engine.register(self._fd, self)
@@ -224,19 +224,20 @@ class Link(Matching):
             self._recent = (me, *recent[:1])
         # Where messages may come, a signal handler could keep the main thread from reading them.
         may_lead = self._poll is not None and (not self._subscribes or get_ident() != main_thread().ident)
+        is_sent = False
         if may_lead and (me in recent or len(recent) < 2) and (not self._pending or self._is_quiet()):
-            self._lead(ask, me)
+            is_sent = self._lead(ask, me)
         if ask.outcome is None:
-            self._follow(ask)
+            self._follow(ask, is_sent)
         return ask.outcome
 
-    def _lead(self, ask: Ask, me: tuple[int]) -> None:
-        """Send it, and read what comes, until its own reply has; unless another thread reads."""
+    def _lead(self, ask: Ask, me: tuple[int]) -> bool:
+        """Send it, and read what comes, until its own reply has; False where another thread reads."""
         reading = self._reading
         try:
             if reading.setdefault("", me) is not me:
-                return
-            self._led = ask.is_put = True
+                return False
+            self._led = True
             self._queue.append(ask)
             self.write()
             while ask.outcome is None and not self.ended and (left_s := ask.deadline - clock()) > 0:
@@ -252,6 +253,7 @@ class Link(Matching):
                 self._engine.call(self.rescue)
             elif self._pending or self._subscribes:
                 self._arm(me)
+            return True
         except BaseException:
             self._read_no_more(me)
             raise
@@ -322,11 +324,11 @@ class Link(Matching):
             self.write()
         return True
 
-    def _follow(self, ask: Ask) -> None:
+    def _follow(self, ask: Ask, is_sent: bool) -> None:
         """Wait for what another thread reads."""
         bell, patience_s = silent_bell(), RESCUE_S
-        ask.bell = bell
-        if not ask.is_put:
+        ask.answer = lambda _ask: ring(bell)
+        if not is_sent:
             self._queue.append(ask)
             if self._engine.asleep:
                 self._write_or_leave()
@@ -340,7 +342,7 @@ class Link(Matching):
             ask.end(None, self.server.silent(True))
             self._engine.call(self.overdue)
 
-    def put(self, later: Later) -> bool:
+    def put(self, later: Ask) -> bool:
         """Send it, and wait for nothing; False where nothing can be sent from here."""
         if not self.is_open or ((self._seat or self._reading) and self._is_below()):
             return False
@@ -363,8 +365,9 @@ class Link(Matching):
 
     def _hand_out(self, request: Any, reply: Reply, failure: RequestFailed | None, by_engine: bool) -> None:
         if failure is not None and failure.kind == "NOSCRIPT" and request.script is not None:
-            if request.wanted:
-                self._queue.append(Again(request))
+            if request.outcome is None:
+                request.spell_out()
+                self._queue.append(request)
         elif by_engine or request.ends_anywhere:
             request.end(reply, failure)
         else:
@@ -411,7 +414,7 @@ class Link(Matching):
                 request = gathered[0]
                 pending.append(request)
                 gathered.clear()
-                data, lies = request.packed, request.may_lie
+                data, lies = request.packed or request.pack(), request.may_lie
             elif gathered:
                 data, lies = self._pack_many()
             else:
@@ -459,7 +462,7 @@ class Link(Matching):
             requests = self._bundled(requests)
         self._pending.extend(requests)
         self._gathered.clear()
-        return b"".join([request.packed for request in requests]), all(map(MAY_LIE, requests))
+        return b"".join([request.packed or request.pack() for request in requests]), all(map(MAY_LIE, requests))
 
     def _bundled(self, requests: list[Any]) -> list[Any]:
         """Together, what can be asked together. Releases go first; where other requests are between, all stay so."""
@@ -600,7 +603,7 @@ class Link(Matching):
         self._alarm, self._alarm_at = None, float("inf")
         expired: list[Any] = []
         for request in [*snapshot(self._pending), *snapshot(self._queue)]:
-            if request.wanted:
+            if request.outcome is None:
                 if request.deadline <= now:
                     expired.append(request)
                 else:

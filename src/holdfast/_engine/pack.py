@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from holdfast._core.effects import Call
 from holdfast._core.mutex import Each
@@ -46,14 +47,14 @@ class Group:
         self.args_count = len(each.args)
         self.keys_count = len(each.keys)
 
-    def packed(self, requests: Sequence[tuple[PreparedRequest, str]]) -> bytes:
-        """One request for all of these, each with its token."""
-        count = len(requests)
+    def packed(self, asks: Sequence[Any]) -> bytes:
+        """One request for all of these."""
+        count = len(asks)
         keys = self.keys_count * count
         parts = [b"*%d\r\n" % (3 + keys + self.args_count + count), self.script.head, _bulk(b"%d" % keys)]
-        parts += [request.keys for request, _ in requests]
+        parts += [ask.prepared.keys for ask in asks]
         parts.append(self.args)
-        parts += [b"$%d\r\n%b\r\n" % (len(token), token.encode()) for _, token in requests]
+        parts += [b"$%d\r\n%b\r\n" % (len(token), token.encode()) for token in [ask.token for ask in asks]]
         return b"".join(parts)
 
 

@@ -11,18 +11,17 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.forms import Fits
 from holdfast._engine.pack import Group, PreparedRequest, spelled_out
 from holdfast._lua import Script
-from holdfast._runtime.waits import ring
 
-__all__ = ["MAY_LIE", "Again", "Answer", "Ask", "Bundle", "Later", "Messages", "Request"]
+__all__ = ["MAY_LIE", "Answer", "Ask", "Bundle", "Messages", "Request"]
 
 MAY_LIE, _DEADLINE = attrgetter("may_lie"), attrgetter("deadline")
 Answer: TypeAlias = Callable[[Reply, RequestFailed | None], None]
 
 
 class Request:
-    """One of the engine's own. `wanted` is False once its asker has left; its reply still has to be read."""
+    """One of the engine's own. Its reply has to be read also when its asker has left, and so it has an `outcome`."""
 
-    __slots__ = ("_answer", "deadline", "fits", "packed", "script", "wanted")
+    __slots__ = ("answer", "deadline", "fits", "outcome", "packed", "script")
 
     #: What it may be sent together with others by; whether its reply may lie unread for a while; whether any thread may
     #: end it.
@@ -36,100 +35,70 @@ class Request:
         self.deadline = deadline
         self.fits = fits
         self.script = script
-        self.wanted = True
-        self._answer = answer
-
-    def end(self, reply: Reply, failure: RequestFailed | None) -> None:
-        """In the engine's thread; the first time counts."""
-        if self.wanted:
-            self.wanted = False
-            self._answer(reply, failure)
-
-
-class Ask:
-    """One that a caller waits for, until it has an `outcome`."""
-
-    __slots__ = ("bell", "deadline", "fits", "group", "is_put", "outcome", "prepared", "token")
-
-    may_lie = False
-    ends_anywhere = True
-
-    def __init__(self, prepared: PreparedRequest, token: str, deadline: float) -> None:
-        self.prepared = prepared
-        self.token = token
-        self.deadline = deadline
-        self.fits = prepared.fits
-        self.group = prepared.group
+        self.answer: Any = answer
         self.outcome: tuple[Reply, RequestFailed | None] | None = None
-        #: Rung when there is an outcome; of those that a thread waits for. Whether it was given to a connection.
-        self.bell: Any = None
-        self.is_put = False
 
-    @property
-    def script(self) -> Script:
-        return self.prepared.script
+    def pack(self) -> bytes:
+        """Return its bytes, where they were not wanted yet."""
+        return self.packed
 
-    @property
-    def packed(self) -> bytes:
-        prepared, token = self.prepared, self.token
-        return b"%b$%d\r\n%b\r\n%b" % (prepared.before, len(token), token.encode(), prepared.behind)
-
-    @property
-    def wanted(self) -> bool:
-        return self.outcome is None
+    def spell_out(self) -> None:
+        """Become its own repeat: the server did not know the script, and gets its text."""
+        if self.script is not None:
+            self.packed, self.script = spelled_out(self.packed, self.script), None
 
     def end(self, reply: Reply, failure: RequestFailed | None) -> None:
         """The first time counts."""
         if self.outcome is None:
             self.outcome = reply, failure
-        if self.bell is not None:
-            ring(self.bell)
+            self.answer(reply, failure)
 
 
-class Later(Ask):
-    """One that no caller waits for. `told(reply, failure)` is called in whichever thread has read it."""
+class Ask(Request):
+    """A caller's. `answer` is called with it by the thread that has read the reply; `future`: of a task that waits."""
 
-    __slots__ = ("may_lie", "told")
+    __slots__ = ("future", "group", "may_lie", "prepared", "token")
 
-    def __init__(self, prepared: PreparedRequest, token: str, deadline: float, told: Answer) -> None:
-        super().__init__(prepared, token, deadline)
-        self.may_lie = True
-        self.told = told
+    ends_anywhere = True
+
+    def __init__(
+        self,
+        prepared: PreparedRequest,
+        token: str,
+        deadline: float,
+        answer: Callable[[Ask], None] | None = None,
+        future: Any = None,
+    ) -> None:
+        self.prepared = prepared
+        self.token = token
+        self.deadline = deadline
+        self.fits = prepared.fits
+        self.group = prepared.group
+        self.script = prepared.script
+        self.answer = answer
+        self.future = future
+        self.outcome = None
+        self.may_lie = False
+        self.packed = b""
+
+    def pack(self) -> bytes:
+        """Pack it when it is sent alone: what is sent together never is."""
+        prepared, token = self.prepared, self.token
+        self.packed = packed = b"%b$%d\r\n%b\r\n%b" % (prepared.before, len(token), token.encode(), prepared.behind)
+        return packed
 
     def end(self, reply: Reply, failure: RequestFailed | None) -> None:
         if self.outcome is None:
             self.outcome = reply, failure
-            self.told(reply, failure)
+            if self.answer is not None:
+                self.answer(self)
 
 
-class Again:
-    """One whose script the server did not know, with its text."""
-
-    __slots__ = ("_request", "deadline", "fits", "may_lie", "packed", "script")
-
-    group = None
-    ends_anywhere = False
-
-    def __init__(self, request: Any) -> None:
-        self._request = request
-        self.deadline, self.fits, self.script = request.deadline, request.fits, None
-        self.may_lie = request.may_lie
-        self.packed = spelled_out(request.packed, request.script)
-
-    @property
-    def wanted(self) -> bool:
-        return self._request.wanted  # type: ignore[no-any-return]
-
-    def end(self, reply: Reply, failure: RequestFailed | None) -> None:
-        self._request.end(reply, failure)
-
-
-class Bundle:
+class Bundle(Request):
     """Several of one kind, as one call of a script. What that has left undone is asked alone: by `alone`, anywhere."""
 
-    __slots__ = ("_alone", "_members", "deadline", "may_lie", "packed", "script", "wanted")
+    __slots__ = ("_alone", "_members", "may_lie")
 
-    group = None
     ends_anywhere = True
 
     def __init__(self, members: list[Any], alone: Callable[[Ask], object]) -> None:
@@ -139,8 +108,8 @@ class Bundle:
         self.deadline = max(map(_DEADLINE, members))
         self.may_lie = all(map(MAY_LIE, members))
         self.script = group.script
-        self.packed = group.packed([(member.prepared, member.token) for member in members])
-        self.wanted = True
+        self.packed = group.packed(members)
+        self.outcome = None
 
     def fits(self, reply: Reply) -> bool:
         """True if the reply is a number for each member."""

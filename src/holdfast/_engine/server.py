@@ -13,7 +13,7 @@ from holdfast._engine.loop import Engine
 from holdfast._engine.matching import is_no_reply, is_none_either
 from holdfast._engine.pack import pack_command, spelled_out
 from holdfast._engine.place import Place
-from holdfast._engine.requests import Answer, Later, Request
+from holdfast._engine.requests import Answer, Ask, Request
 from holdfast._lua import Script
 from holdfast._runtime.clock import clock
 
@@ -148,7 +148,7 @@ class Server(Place):
         link = self.link = self._new()
         return link
 
-    def send_later(self, later: Later) -> None:
+    def send_later(self, later: Ask) -> None:
         """By the engine: send it."""
         if self.link is None and self.closed:
             later.end(None, self._closed())

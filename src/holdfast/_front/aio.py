@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from holdfast._core.agent.agent import Outcome, Sent
 from holdfast._core.agent.closing import TOLD_S
 from holdfast._core.agent.renewals import quietly
-from holdfast._core.effects import Call, Protocol
+from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import replay
 from holdfast._core.record import LeaseRecord
@@ -37,12 +37,12 @@ from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released, 
 from holdfast._engine.client import Client
 from holdfast._engine.operation import Abandoned, Operation
 from holdfast._engine.pack import PreparedRequest
-from holdfast._engine.requests import Later
+from holdfast._engine.requests import Ask
 from holdfast._engine.server import Server
 from holdfast._front.asyncio_loop import AsyncioLoop
 from holdfast._front.base import SOON_S, Front, Start
 from holdfast._front.bodies import closers
-from holdfast._front.home import Bell, Home, Loop, TaskAsk
+from holdfast._front.home import Home, Loop
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import lazily
 from holdfast.errors import ClientClosed, ConfigurationError, HoldfastError
@@ -205,15 +205,14 @@ class AioFront(Front):
         except BaseException:
             protocol.close()
             raise
-        bell = Bell(home)
-        operation = Operation(
-            self.client, protocol, lambda: bell.ring(), None if undo is None else partial(_undo, undo)
-        )
+        future = home.loop.future()
+        give_back = None if undo is None else partial(_undo, undo)
+        operation = Operation(self.client, protocol, lambda: home.ring(future), give_back)
         try:
             self.engine.call(operation.begin)
             while not operation.over:
-                await bell.future
-                bell = Bell(home)
+                await future
+                future = home.loop.future()
                 while operation.chores:
                     await self._do(*operation.chores.popleft())
         except BaseException:
@@ -250,10 +249,11 @@ class AioFront(Front):
                 asked_at, home, patience_s = clock(), self.home, first.request_timeout_s
                 if timeout_s is not None:
                     patience_s = within(patience_s, timeout_s or self.settings.try_limit_s)
-                ask = TaskAsk(first, token, asked_at + patience_s, home)
+                future = home.loop.future()
+                ask = Ask(first, token, asked_at + patience_s, home.answered, future)
                 home.put(server, ask)
                 try:
-                    await ask.future
+                    await future
                 except BaseException:
                     self.spawn(_undone(replay(start(token, timeout_s, True), asked_at, None, Abandoned())))
                     raise
@@ -277,12 +277,12 @@ class AioFront(Front):
         """Wait for that turn: it is handed on soon, or `start(turn, timeout_s)` makes the protocol for all the rest."""
         if ttl_ms > 1000 * SOON_S and (timeout_s is None or timeout_s > SOON_S):
             home = self.home
-            bell = Bell(home)
-            turn.bell = bell.ring
+            future = home.loop.future()
+            turn.bell = partial(home.ring, future)
             try:
                 # Once: whatever else it is woken for is for the protocol to see.
                 if not turn.is_called() and not self.closed:
-                    await home.loop.within(bell, SOON_S)
+                    await home.loop.within(future, SOON_S)
             finally:
                 turn.bell = None
             taken = turn.take(clock()) if turn.has_the_right() and not self.closed else None
@@ -299,18 +299,21 @@ class AioFront(Front):
             server = self._only or self.topology.node_for(first.key, None)
             if server.is_open:
                 home = self.home
-                ask = TaskAsk(first, record.token, clock() + first.request_timeout_s, home)
+                future = home.loop.future()
+                deadline = clock() + first.request_timeout_s
+                ask = Ask(first, record.token, deadline, home.answered, future)
                 home.put(server, ask)
-                await ask.future
+                await future
                 outcome = ask.outcome
                 if outcome is not None and outcome[1] is None and (held := released(outcome[0])) is not None:
                     return held
         return await self.run(self._releases(record, first, outcome))
 
-    def _tell(self, server: Server, later: Later) -> bool:
+    def _tell(self, server: Server, later: Ask) -> bool:
         """As that of `Front`; sent with what others ask for in this turn of the loop."""
         if not server.is_open:
             return False
+        later.may_lie = True
         self.home.put(server, later)
         return True
 
@@ -337,12 +340,11 @@ class AioFront(Front):
         """Do for loops that run no more what their tasks would do."""
         for home in snapshot(self._homes.values()):
             for ask in home.left_over() if is_over(home.loop) else ():
-                if isinstance(ask, Later):
+                if ask.prepared.grants:
+                    failure = RequestFailed("closed", "the client is closed", "", maybe_executed=True, transient=False)
+                    ask.end(None, failure)
+                else:
                     self.engine.call(self.topology.node_for(ask.prepared.key, None).send_later, ask)
-                    continue
-                if not ask.prepared.grants:
-                    self.spawn(_sent(ask.prepared.call(ask.token)))
-                ask.end(None, RequestFailed("closed", "the client is closed", "", maybe_executed=True, transient=False))
         for token in [*snapshot(self.undo), *snapshot(self.asking)]:
             number = int(owner_of(token))
             if number % 2:
@@ -363,14 +365,14 @@ class AioFront(Front):
     async def close(self) -> None:
         """End what waits, tell those who hold, release what they held; wait for that. Idempotent."""
         home = self.home
-        bell = Bell(home)
+        future = home.loop.future()
         me = _task()
         assert me is not None
         outermost = me not in closers
         later = closers.setdefault(me, [])
-        self.begin_close(bell.ring)
+        self.begin_close(partial(home.ring, future))
         try:
-            await bell.future
+            await future
         finally:
             if outermost:
                 del closers[me]
@@ -397,12 +399,6 @@ class AioFront(Front):
                 await home.loop.sleep(0.001)
             await home.loop.gather([partial(self.run, quietly(record)) for record in ended], _END_MAX_S)
         home.read_no_more()
-
-
-async def _sent(release: Call) -> None:
-    """Send a release that its task has left unsent."""
-    with contextlib.suppress(RequestFailed):
-        await release
 
 
 def _undo(undo: Callable[[], None], result: Any) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from holdfast._front.bodies import Body
+from holdfast._front.home import wake
 
 __all__ = ["AsyncioLoop"]
 
@@ -62,11 +63,11 @@ class AsyncioLoop:
         if not self.key.is_closed():
             self.key.remove_reader(sock)
 
-    async def within(self, bell: Any, timeout_s: float | None) -> None:
-        """Wait until it rings, that long at most."""
-        late = None if timeout_s is None else self.key.call_later(timeout_s, bell.wake)
+    async def within(self, future: asyncio.Future[None], timeout_s: float | None) -> None:
+        """Wait for it, that long at most."""
+        late = None if timeout_s is None else self.key.call_later(timeout_s, wake, future)
         try:
-            await bell.future
+            await future
         finally:
             if late is not None:
                 late.cancel()

@@ -21,7 +21,6 @@ from typing import Any, Self, TypeVar
 from holdfast._core.agent.agent import Outcome, Sent
 from holdfast._core.agent.renewals import quietly
 from holdfast._core.effects import Protocol
-from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tenure import SOON_MS
@@ -30,7 +29,7 @@ from holdfast._core.waiting import Busy, Grant
 from holdfast._engine.client import Client
 from holdfast._engine.loop import engine, forget_engines
 from holdfast._engine.pack import PreparedRequest
-from holdfast._engine.requests import Later
+from holdfast._engine.requests import Ask
 from holdfast._engine.server import Server
 from holdfast._engine.topology import Topology
 from holdfast._reports.observing import Reports, Troubles
@@ -179,17 +178,18 @@ class Front:
         server = self._only or self.topology.node_for(first.key, None)
         answered = self.releasing.sent(record, first.key)
 
-        def told(reply: Any, failure: RequestFailed | None) -> None:
+        def told(ask: Ask) -> None:
+            reply, failure = ask.outcome or (None, None)
             if failure is not None:
                 self.engine.call(self.client.troubled, server, failure)
             answered(reply, failure)
 
-        later = Later(first, record.token, clock() + first.request_timeout_s, told)
+        later = Ask(first, record.token, clock() + first.request_timeout_s, told)
         if not self._tell(server, later):
             self.engine.call(server.send_later, later)
         return True
 
-    def _tell(self, server: Server, later: Later) -> bool:
+    def _tell(self, server: Server, later: Ask) -> bool:
         """Send it; False where there is no connection yet."""
         link = server.link
         return link is not None and link.put(later)

@@ -10,72 +10,26 @@ import socket
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from typing import Any, TypeAlias
 
-from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.snapshot import snapshot
 from holdfast._engine.link import Link
-from holdfast._engine.pack import PreparedRequest
 from holdfast._engine.requests import Ask
 from holdfast._engine.server import Server
 from holdfast._front.bodies import Body, closers
 
-__all__ = ["Bell", "Home", "Loop", "TaskAsk"]
+__all__ = ["Home", "Loop", "wake"]
 
 #: What runs tasks: an `AsyncioLoop`, or a `TrioLoop`, which is not there without trio.
 Loop: TypeAlias = Any
 
 
-class Bell:
-    """Wakes a task, from any thread."""
-
-    __slots__ = ("_home", "future")
-
-    def __init__(self, home: Home) -> None:
-        self._home = home
-        self.future = home.loop.future()
-
-    def ring(self) -> None:
-        if self._home.loop.running() is self._home.loop.key:
-            self.wake()
-        else:
-            self._home.wake_soon(self)
-
-    def wake(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
-
-
-class TaskAsk(Ask):
-    """One that a task waits for."""
-
-    __slots__ = ("_home", "future", "may_lie")
-
-    def __init__(self, prepared: PreparedRequest, token: str, deadline: float, home: Home) -> None:
-        self.prepared, self.token, self.deadline = prepared, token, deadline
-        self.fits, self.group, self.outcome = prepared.fits, prepared.group, None
-        self._home = home
-        self.future = home.loop.future()
-        #: Read by the loop, or by the engine where that is late.
-        self.may_lie = home.reads or home.read_on()
-
-    def end(self, reply: Any, failure: RequestFailed | None) -> None:
-        """In whatever thread has read it."""
-        if self.outcome is None:
-            self.outcome = reply, failure
-            home = self._home
-            if home.loop.running() is not home.loop.key:
-                home.wake_soon(self)
-                return
-            home.found = True
-            if not self.future.done():
-                self.future.set_result(None)
-
-    def wake(self) -> None:
-        """In its loop."""
-        if not self.future.done():
-            self.future.set_result(None)
+def wake(future: Any) -> None:
+    """In its loop: end the wait for it."""
+    if not future.done():
+        future.set_result(None)
 
 
 class Flag:
@@ -85,7 +39,7 @@ class Flag:
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._bells: dict[int, Bell] = {}
+        self._bells: dict[int, Callable[[], None]] = {}
         self._is_set = False
 
     def is_set(self) -> bool:
@@ -95,18 +49,19 @@ class Flag:
     def set(self) -> None:
         """Set it, and wake those that wait for it."""
         self._is_set = True
-        for bell in snapshot(self._bells.values()):
-            bell.ring()
+        for ring in snapshot(self._bells.values()):
+            ring()
 
     async def wait_s(self, timeout_s: float | None) -> bool:
         """Wait until it is set; whether it is."""
-        bell = Bell(self._home.front.home)
-        self._bells[id(bell)] = bell
+        home = self._home.front.home
+        future = home.loop.future()
+        self._bells[id(future)] = partial(home.ring, future)
         try:
             if not self._is_set:
-                await self._home.front.home.loop.within(bell, timeout_s)
+                await home.loop.within(future, timeout_s)
         finally:
-            self._bells.pop(id(bell), None)
+            self._bells.pop(id(future), None)
         return self._is_set
 
 
@@ -119,7 +74,7 @@ class Home:
         #: Callbacks that have not ended, and the tasks that await what they return.
         self._untold: dict[object, Any] = {}
         self._out: list[Ask] = []
-        self._woken: deque[Bell | TaskAsk] = deque()
+        self._woken: deque[Any] = deque()
         self._waking = False
         #: The connection that the loop reads, too, by which socket; whether it does, and has found what is for it.
         self._link: Link | None = None
@@ -134,6 +89,9 @@ class Home:
 
     def put(self, server: Server, ask: Ask) -> None:
         """Send it: at once where nothing is under way, else with what others ask for in this turn of the loop."""
+        ask.may_lie = (
+            ask.may_lie or self.reads or self.read_on()
+        )  # read by the loop, or by the engine where that is late
         link = self._link
         is_first = not self._out and link is not None and link is server.link and not link.owes
         if is_first or not self.loop.collects:
@@ -192,9 +150,18 @@ class Home:
             self.loop.unwatch(twin)
             twin.close()
 
-    def wake_soon(self, bell: Bell | TaskAsk) -> None:
-        """By another thread."""
-        self._woken.append(bell)
+    def answered(self, ask: Ask) -> None:
+        """Wake the task that waits for it, in whatever thread has read it."""
+        self.ring(ask.future)
+
+    def ring(self, future: Any) -> None:
+        """Wake the task that waits for it, in any thread."""
+        if self.loop.running() is self.loop.key:
+            self.found = True
+            if not future.done():
+                future.set_result(None)
+            return
+        self._woken.append(future)
         if not self._waking:
             self._waking = True
             try:
@@ -207,7 +174,7 @@ class Home:
         self._waking = False  # first: what comes from now on wakes the loop again
         woken = self._woken
         while woken:
-            woken.popleft().wake()
+            wake(woken.popleft())
 
     def left_over(self) -> list[Ask]:
         """Take what was not sent before the loop stopped."""

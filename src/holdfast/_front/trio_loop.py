@@ -132,10 +132,10 @@ class TrioLoop:
     def unwatch(self, _sock: socket.socket) -> None:
         """Nothing is watched."""
 
-    async def within(self, bell: Any, timeout_s: float | None) -> None:
-        """Wait until it rings, that long at most."""
+    async def within(self, future: _Future, timeout_s: float | None) -> None:
+        """Wait for it, that long at most."""
         with trio.move_on_after(math.inf if timeout_s is None else timeout_s):
-            await bell.future
+            await future
 
     def tell(self, callback: Callable[[Any], Any], argument: Any, untold: dict[object, Any], ticket: object) -> None:
         """Call a user's function; what it returns is awaited in a task. `untold` has it by its ticket until its end.
