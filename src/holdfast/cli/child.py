@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NoReturn
@@ -24,7 +23,6 @@ from holdfast.cli.signals import as_before, fork
 
 __all__ = ["Command"]
 
-_LENGTH = struct.Struct("=I")
 #: From linux/prctl.h: the signal to get when the parent dies.
 _PR_SET_PDEATHSIG = 1
 
@@ -60,12 +58,8 @@ class Command:
 
     def start(self, environment: Mapping[str, str]) -> None:
         """Become the command, with these variables in addition."""
-        told = b"\0".join(os.fsencode(f"{name}={value}") for name, value in environment.items())
-        message = memoryview(_LENGTH.pack(len(told)) + told)
-        with suppress(BrokenPipeError):  # it was killed already; waiting for it says how
-            while message:
-                message = message[os.write(self._go, message) :]
-            os.close(self._go)
+        with suppress(BrokenPipeError), open(self._go, "wb") as go:  # it was killed already; waiting for it says how
+            go.write(b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items()))
 
     def dismiss(self) -> None:
         """There is nothing to run after all."""
@@ -100,9 +94,9 @@ class Command:
 
     def why_not_executed(self) -> str | None:
         """Once it has ended, and once: why it did not become the command; None when it did."""
-        said = os.read(self._failed, _LENGTH.size)
-        os.close(self._failed)
-        return os.strerror(_LENGTH.unpack(said)[0]) if len(said) == _LENGTH.size else None
+        with open(self._failed, "rb") as failed:
+            said = failed.read()
+        return os.strerror(int(said)) if said else None
 
 
 def _become_command(argv: list[str], go: int, failed: int, parent: int) -> NoReturn:
@@ -112,18 +106,21 @@ def _become_command(argv: list[str], go: int, failed: int, parent: int) -> NoRet
     if hasattr(signal, "SIGXFSZ"):
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     _die_with(parent)
-    told = _read(go, _LENGTH.unpack(_read(go, _LENGTH.size))[0])
+    with open(go, "rb") as pipe:
+        *pairs, rest = pipe.read().split(b"\0")
+    if not pairs or rest:
+        os._exit(0)  # nothing to run
     environment = dict(os.environb)
-    for pair in told.split(b"\0"):
+    for pair in pairs:
         name, _, value = pair.partition(b"=")
         environment[name] = value
     try:
         os.execvpe(argv[0], argv, environment)
     except OSError as error:
-        os.write(failed, _LENGTH.pack(error.errno or errno.EIO))
+        os.write(failed, b"%d" % (error.errno or errno.EIO))
         missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
     except ValueError:  # an empty word as the command
-        os.write(failed, _LENGTH.pack(errno.ENOENT))
+        os.write(failed, b"%d" % errno.ENOENT)
         missing = True
     os._exit(exits.NOT_FOUND if missing else exits.CANNOT_EXECUTE)
 
@@ -136,13 +133,3 @@ def _die_with(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)
-
-
-def _read(go: int, size: int) -> bytes:
-    read = b""
-    while len(read) < size:
-        some = os.read(go, size - len(read))
-        if not some:
-            os._exit(0)  # nothing to run
-        read += some
-    return read
