@@ -97,24 +97,25 @@ class Poller:
     async def stream(self, stopping: asyncio.Event) -> AsyncGenerator[bytes, None]:
         """Yield what a browser is told until then: everything, then what changes; JSON."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(BACKLOG_MAX)
+
+        async def wake() -> None:
+            await stopping.wait()
+            with contextlib.suppress(asyncio.QueueFull):
+                queue.put_nowait(None)
+
         if not self._streams:
             self._wanted.set()
         self._streams.add(queue)
-        stop = asyncio.ensure_future(stopping.wait())
+        waking = asyncio.create_task(wake())
         try:
             yield self._snapshot()
-            while not stop.done():
-                coming = asyncio.ensure_future(queue.get())
-                try:
-                    await asyncio.wait((coming, stop), return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    if not coming.done():
-                        coming.cancel()
-                if coming.done():
-                    message = coming.result()
-                    yield self._snapshot() if message is None else message
+            while True:
+                message = await queue.get()
+                if stopping.is_set():
+                    return
+                yield self._snapshot() if message is None else message
         finally:
-            stop.cancel()
+            waking.cancel()
             self._streams.discard(queue)
 
     def detail(self, name: str) -> list[dict[str, Any]]:
