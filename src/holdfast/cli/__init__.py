@@ -57,12 +57,8 @@ environment:
 """
 
 _COMMANDS = ("run", "elect", "status", "list", "deadlocks", "top", "watch", "web", "break", "ask", "doctor", "lab")
-#: Commands whose file and function are called otherwise.
-_ELSEWHERE = {
-    "elect": ("run", "main_of_elect"),
-    "break": ("breaking", "main_of_break"),
-    "ask": ("breaking", "main_of_ask"),
-}
+#: Commands that share a file.
+_FILES = {"elect": "run", "break": "breaking", "ask": "breaking"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -133,8 +129,8 @@ def _dispatch(words: list[str]) -> int:
         return _lab(words[1:])
     from importlib import import_module
 
-    file, function = _ELSEWHERE.get(first, (first, "main"))
-    command: Callable[[list[str]], int] = getattr(import_module(f"holdfast.cli.{file}"), function)  # no other file
+    file = import_module(f"holdfast.cli.{_FILES.get(first, first)}")  # no other file
+    command: Callable[[list[str]], int] = getattr(file, f"main_of_{first}" if first in _FILES else "main")
     return command(words[1:])
 
 
