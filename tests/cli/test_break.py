@@ -125,6 +125,8 @@ def test_on_a_terminal_it_says_what_it_waits_for(url: str, unique_name: str) -> 
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=theirs) as process:
             os.close(theirs)
             said = os.read(ours, 4096).decode()
+            while "the server does not answer" in said.splitlines()[-1]:  # which it may say on a busy machine
+                said = os.read(ours, 4096).decode()
             assert said.startswith(f"holdfast: waiting for lock '{unique_name}', held by ")
             assert f", pid {os.getpid()} (" in said and "\x1b" not in said
             lease.release()
