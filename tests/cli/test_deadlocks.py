@@ -10,7 +10,8 @@ import pytest
 
 import holdfast as library
 from holdfast import embedded
-from holdfast.cli.deadlocks import _print
+from holdfast.cli.deadlocks import _lines
+from holdfast.cli.report import clean
 from testbed.waiting import PATIENCE_S
 from tests.support.commands import holdfast, wait_for
 
@@ -99,14 +100,13 @@ def test_a_deadlock_that_stands_is_shown(valkey_server: embedded.Server, unique_
     assert (gone.returncode, gone.stdout) == (0, b"no deadlock\n")
 
 
-def test_who_holds_what_waits_for_what_and_where(capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_holds_what_waits_for_what_and_where() -> None:
     """All that can be known of a party, and one of which nothing is."""
     known = library.DeadlockParty(
         "t1", "semaphore", "s", 4.25, "lock", "a\x1b", "t2", True, "7", "h", 11, "app", "app.py:3 in f", 9.5
     )
     reader = library.DeadlockParty("t3", "lock", "a", 1.0, "rwlock", "s", "t1", False, "")
-    _print([library.Deadlock((known, reader)), library.Deadlock((known,))])
-    lines = capsys.readouterr().out.splitlines()
+    lines = [clean(line) for line in _lines([library.Deadlock((known, reader)), library.Deadlock((known,))])]
     assert lines == [
         "deadlock 1: 2 parties that wait for each other",
         "  1. app (h, pid 11, thread or task 7)",

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import exits
-from holdfast.cli.options import Parser, add_report_options, connected, duration
-from holdfast.cli.report import clean, emit_json, say, stamp
+from holdfast.cli.options import Answer, Parser, add_report_options, answered, duration
+from holdfast.cli.report import say, stamp
 from holdfast.cli.table import person
 from holdfast.errors import quoted
 from holdfast.web.view import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from holdfast import Asked, Broken, Client, Holder
 
@@ -46,14 +46,6 @@ exit status: 0 when a holder was told; 66 no one holds it  75 its holder hears n
   64 usage  69 server not available  77 access refused"""
 
 
-class _Outcome(NamedTuple):
-    """The outcome: the status, a line for each holder, and the facts for programs."""
-
-    status: int
-    lines: list[str]
-    facts: dict[str, Any]
-
-
 def main_of_break(words: list[str]) -> int:
     parser = _parser("break", "Take a lock away from its holder, who is told, and hand it to the next one.", _EPILOG)
     parser.add_argument("--yes", action="store_true", help="do not ask whether to do it")
@@ -63,42 +55,32 @@ def main_of_break(words: list[str]) -> int:
     options = parser.parse_args(words)
     if not options.yes and not (os.isatty(0) and os.isatty(2)):
         parser.error("--yes is needed where no one can be asked (stdin and stderr are no terminal)")
-    return _reported("break", options, _break)
+    return answered(options, "break", _break)
 
 
 def main_of_ask(words: list[str]) -> int:
-    options = _parser("ask", "Ask the holder of a lock to let go soon.", _EPILOG_OF_ASK).parse_args(words)
-    return _reported("ask", options, _ask)
+    parser = _parser("ask", "Ask the holder of a lock to let go soon.", _EPILOG_OF_ASK)
+    return answered(parser.parse_args(words), "ask", _ask)
 
 
 def _parser(command: str, description: str, epilog: str) -> Parser:
     parser = Parser(command, description=description, epilog=epilog)
     parser.add_argument("name", metavar="NAME", help="the lock")
     parser.add_argument("--reason", metavar="TEXT", default="", help="why, for the holder; who asks is told anyway")
-    parser.add_argument("--holder", metavar="TOKEN", help="only this holder: its token, or its fencing token")
+    parser.add_argument(
+        "--holder", metavar="TOKEN", type=_holder, help="only this holder: its token, or its fencing token"
+    )
     parser.add_argument("--kind", choices=KINDS, help="if more than one is held under that name")
     add_report_options(parser)
     return parser
 
 
-def _reported(command: str, options: argparse.Namespace, act: Callable[[Client, argparse.Namespace], _Outcome]) -> int:
-    sys.argv = [f"holdfast {command}"]  # as the holder is told
-    with connected(options, command) as client:
-        status, lines, facts = act(client, options)
-    if options.json:
-        emit_json(command, facts, ok=status == exits.OK)
-    else:
-        sys.stdout.write("".join(f"{clean(line)}\n" for line in lines))
-    return status
+def _holder(given: str) -> int | str:
+    return int(given) if given.isascii() and given.isdigit() and len(given) < 20 else given
 
 
-def _holder(options: argparse.Namespace) -> Any:
-    given: str | None = options.holder
-    return int(given) if given is not None and given.isascii() and given.isdigit() and len(given) < 20 else given
-
-
-def _break(client: Client, options: argparse.Namespace) -> _Outcome:
-    holders = [_holder(options)]
+def _break(client: Client, options: argparse.Namespace) -> Answer:
+    holders = [options.holder]
     if not options.yes:
         shown = _shown(client, options)
         if not shown.found:
@@ -106,7 +88,7 @@ def _break(client: Client, options: argparse.Namespace) -> _Outcome:
         options.kind = shown.kind
         if not _confirmed(options.name, shown):
             say(f"nothing was done to {quoted(options.name)}")
-            return _Outcome(exits.NOT_ACQUIRED, [], _facts(options.name, shown.kind, (), shown.found))
+            return Answer(_facts(options.name, shown.kind, (), shown.found), [], exits.NOT_ACQUIRED)
         if options.holder is None:
             holders = [*shown.found]  # those that were shown, and no other one
     broken = [
@@ -123,7 +105,7 @@ def _break(client: Client, options: argparse.Namespace) -> _Outcome:
         f"{done[0].kind} {options.name}: taken from {holder}{late if holder in forced else ''}" for holder in taken
     ]
     facts = _facts(options.name, done[0].kind, taken)
-    return _Outcome(exits.OK, lines, {**facts, "forced": [holder.token for holder in forced]})
+    return Answer({**facts, "forced": [holder.token for holder in forced]}, lines)
 
 
 def _shown(client: Client, options: argparse.Namespace) -> Broken:
@@ -146,8 +128,8 @@ def _confirmed(name: str, shown: Broken) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _ask(client: Client, options: argparse.Namespace) -> _Outcome:
-    asked = client.ask(options.name, kind=options.kind, holder=_holder(options), reason=options.reason)
+def _ask(client: Client, options: argparse.Namespace) -> Answer:
+    asked = client.ask(options.name, kind=options.kind, holder=options.holder, reason=options.reason)
     if not asked.holders and not asked.deaf:
         return _none(options.name, asked)
     what = f"{asked.kind} {options.name}"
@@ -155,15 +137,15 @@ def _ask(client: Client, options: argparse.Namespace) -> _Outcome:
     lines += [f"{what}: {holder} hears nothing" for holder in asked.deaf]
     facts = _facts(options.name, asked.kind, asked.holders)
     status = exits.OK if asked else exits.NOT_ACQUIRED
-    return _Outcome(status, lines, {**facts, "deaf": [holder.token for holder in asked.deaf]})
+    return Answer({**facts, "deaf": [holder.token for holder in asked.deaf]}, lines, status)
 
 
-def _none(name: str, came: Broken | Asked) -> _Outcome:
+def _none(name: str, came: Broken | Asked) -> Answer:
     """Tell that the holder that was meant is there no more."""
     facts = _facts(name, came.kind, (), came.found)
     if not came.found:
-        return _Outcome(exits.NOT_HELD, [f"no one holds {name}"], facts)
-    return _Outcome(exits.NOT_ACQUIRED, [f"{came.kind} {name} is held by another one now: {came.found[0]}"], facts)
+        return Answer(facts, [f"no one holds {name}"], exits.NOT_HELD)
+    return Answer(facts, [f"{came.kind} {name} is held by another one now: {came.found[0]}"], exits.NOT_ACQUIRED)
 
 
 def _facts(name: str, kind: str | None, holders: Sequence[Holder], found: Sequence[Holder] = ()) -> dict[str, Any]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import TYPE_CHECKING
 
 from holdfast.cli import exits
-from holdfast.cli.options import Parser, add_report_options, connected
-from holdfast.cli.report import clean, emit_json
+from holdfast.cli.options import Answer, Parser, add_report_options, answered
 from holdfast.cli.table import span
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from argparse import Namespace
+    from collections.abc import Iterator, Sequence
 
-    from holdfast import Deadlock, DeadlockParty
+    from holdfast import Client, Deadlock
 
 __all__ = ["main"]
 
@@ -33,33 +32,29 @@ def main(words: list[str]) -> int:
     what = "Threads, tasks and processes that wait for each other, in a cycle."
     parser = Parser("deadlocks", description=what, epilog=_EPILOG)
     add_report_options(parser)
-    options = parser.parse_args(words)
-    with connected(options, "deadlocks") as client:
-        found = client.deadlocks()
-    if options.json:
-        emit_json("deadlocks", {"deadlocks": [dataclasses.asdict(each) for each in found]})
-    else:
-        _print(found)
-    return exits.DEADLOCK if found else exits.OK
+    return answered(parser.parse_args(words), "deadlocks", _ask)
 
 
-def _print(found: Sequence[Deadlock]) -> None:
+def _ask(client: Client, _options: Namespace) -> Answer:
+    found = client.deadlocks()
+    facts = {"deadlocks": [dataclasses.asdict(each) for each in found]}
+    return Answer(facts, _lines(found), exits.DEADLOCK if found else exits.OK)
+
+
+def _lines(found: Sequence[Deadlock]) -> Iterator[str]:
     if not found:
-        sys.stdout.write("no deadlock\n")
+        yield "no deadlock"
     for number, deadlock in enumerate(found, 1):
         many = len(deadlock.parties)
         what = "one party that waits for itself" if many == 1 else f"{many} parties that wait for each other"
-        sys.stdout.write(f"{'' if number == 1 else chr(10)}deadlock {number}: {what}\n")
+        if number > 1:
+            yield ""
+        yield f"deadlock {number}: {what}"
         for place, party in enumerate(deadlock.parties, 1):
-            sys.stdout.write("\n".join(_lines(place, party)) + "\n")
-
-
-def _lines(place: int, party: DeadlockParty) -> list[str]:
-    has = "holds" if party.holds else "stands before in the queue of"
-    left = "" if party.timeout_left_s is None else f", for another {span(party.timeout_left_s)} at most"
-    lines = [
-        f"  {place}. {clean(party.who)}",
-        f"     {has:9} {party.held_kind} {clean(party.held_name)}",
-        f"     waits for {party.kind} {clean(party.name)}, for {span(party.waited_s)}{left}",
-    ]
-    return lines if party.where is None else [*lines, f"     at        {clean(party.where)}"]
+            has = "holds" if party.holds else "stands before in the queue of"
+            left = "" if party.timeout_left_s is None else f", for another {span(party.timeout_left_s)} at most"
+            yield f"  {place}. {party.who}"
+            yield f"     {has:9} {party.held_kind} {party.held_name}"
+            yield f"     waits for {party.kind} {party.name}, for {span(party.waited_s)}{left}"
+            if party.where is not None:
+                yield f"     at        {party.where}"

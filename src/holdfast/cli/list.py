@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli import exits
-from holdfast.cli.options import Parser, add_report_options, connected
-from holdfast.cli.report import emit_json
+from holdfast.cli.options import Answer, Parser, add_report_options, answered
 from holdfast.cli.table import named, person, row, span, sums, table, width_of_output
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from argparse import Namespace
+    from collections.abc import Iterator, Sequence
 
-    from holdfast import Listed
+    from holdfast import Client, Listed
 
 __all__ = ["main"]
 
@@ -38,14 +36,13 @@ def main(words: list[str]) -> int:
     )
     parser.add_argument("--waiting", action="store_true", help="only those that are waited for, and who waits")
     add_report_options(parser)
-    options = parser.parse_args(words)
-    with connected(options, "list") as client:
-        found = [each for each in client.list(options.pattern) if each.waiters or not options.waiting]
-    if options.json:
-        emit_json("list", {"pattern": options.pattern, "locks": [_fact(each) for each in found]})
-    else:
-        _print(sorted(found, key=lambda each: (each.name, each.kind)), options.waiting)
-    return exits.OK
+    return answered(parser.parse_args(words), "list", _ask)
+
+
+def _ask(client: Client, options: Namespace) -> Answer:
+    found = [each for each in client.list(options.pattern) if each.waiters or not options.waiting]
+    facts = {"pattern": options.pattern, "locks": [_fact(each) for each in found]}
+    return Answer(facts, _lines(sorted(found, key=lambda each: (each.name, each.kind)), options.waiting))
 
 
 def _fact(found: Listed) -> dict[str, Any]:
@@ -70,16 +67,16 @@ def _fact(found: Listed) -> dict[str, Any]:
     }
 
 
-def _print(found: Sequence[Listed], waiting: bool) -> None:
+def _lines(found: Sequence[Listed], waiting: bool) -> Iterator[str]:
     if not found:
-        sys.stdout.write("no lock is waited for\n" if waiting else "no lock is held or waited for\n")
+        yield "no lock is waited for" if waiting else "no lock is held or waited for"
         return
     lines = table([_HEADS, *(row(each, _HEADS) for each in found)], width_of_output(), cut=(2, 1))
     for line, each in zip(lines, (None, *found), strict=True):
-        sys.stdout.write(line + "\n")
+        yield line
         if waiting and each is not None:
             for place, waiter in enumerate(each.queue, 1):
-                sys.stdout.write(f"    {place:>3}. {named(waiter)}, for {span(waiter.age_s)}\n")
+                yield f"    {place:>3}. {named(waiter)}, for {span(waiter.age_s)}"
             if each.waiters > len(each.queue):
-                sys.stdout.write(f"         and {each.waiters - len(each.queue)} more\n")
-    sys.stdout.write(f"\n{sums(found)}\n")
+                yield f"         and {each.waiters - len(each.queue)} more"
+    yield from ("", sums(found))

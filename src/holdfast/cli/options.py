@@ -5,21 +5,23 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from holdfast.cli.exits import UsageError
-from holdfast.cli.report import answering
+from holdfast.cli.exits import DEADLOCK, OK, UsageError
+from holdfast.cli.report import answering, clean, emit_json
 
 if TYPE_CHECKING:
     from holdfast import Client
 
 __all__ = [
     "TTL_MAX_S",
+    "Answer",
     "Parser",
     "add_report_options",
     "add_server_options",
+    "answered",
     "client_options",
     "connected",
     "duration",
@@ -107,6 +109,26 @@ def connected(options: argparse.Namespace, command: str) -> Iterator[Client]:
 
     with answering(command, options.json), holdfast.connect(**client_options(options)) as client:
         yield client
+
+
+class Answer(NamedTuple):
+    """What a command has found: the facts for programs, the lines for people, and the exit status."""
+
+    facts: dict[str, Any]
+    lines: Iterable[str]
+    status: int = OK
+
+
+def answered(options: argparse.Namespace, command: str, ask: Callable[[Client, argparse.Namespace], Answer]) -> int:
+    """Print what `ask` finds; returns the exit status."""
+    sys.argv = [f"holdfast {command}"]  # who we are, for a holder that is told
+    with connected(options, command) as client:
+        facts, lines, status = ask(client, options)
+    if options.json:
+        emit_json(command, facts, ok=status in (OK, DEADLOCK))
+    else:
+        sys.stdout.write("".join(f"{clean(line)}\n" for line in lines))
+    return status
 
 
 @contextmanager

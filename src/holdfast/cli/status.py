@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli import exits
-from holdfast.cli.options import Parser, add_report_options, connected
-from holdfast.cli.report import clean, emit_json, stamp
+from holdfast.cli.options import Answer, Parser, add_report_options, answered
+from holdfast.cli.report import stamp
 from holdfast.cli.table import noted, span, waiters
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Iterator
 
     from holdfast import Client, Holder, Listed, SemaphoreStatus
@@ -56,14 +55,12 @@ def main(words: list[str]) -> int:
     parser = Parser("status", description="Who holds a lock, since when, and for how much longer.", epilog=_EPILOG)
     parser.add_argument("name", metavar="NAME", help="the lock")
     add_report_options(parser)
-    options = parser.parse_args(words)
-    with connected(options, "status") as client:
-        seen = _look(client, options.name)
-    if options.json:
-        emit_json("status", _facts(seen))
-    else:
-        sys.stdout.write("".join(f"{label:<14} {clean(value)}\n" for label, value in _lines(seen)))
-    return exits.OK
+    return answered(parser.parse_args(words), "status", _ask)
+
+
+def _ask(client: Client, options: Namespace) -> Answer:
+    seen = _look(client, options.name)
+    return Answer(_facts(seen), (f"{label:<14} {value}" for label, value in _lines(seen)))
 
 
 def _look(client: Client, name: str) -> _Seen:
