@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from holdfast._runtime.starting import start_thread
-from holdfast._runtime.waits import Bell, Flag
+from holdfast._runtime.waits import Flag, ring, silent_bell, wait
 
 __all__ = ["Teller", "report"]
 
@@ -41,7 +41,7 @@ class Teller:
         self._later = later
         #: Calls for which no thread could be started, and what wakes the spare one.
         self._waiting: deque[tuple[Callable[[Any], object], Any, object]] = deque()
-        self._bell = Bell()
+        self._bell = silent_bell()
         self._spare: threading.Thread | None = None
         self._untold: set[object] = set()
         self._telling: dict[int, object] = {}
@@ -65,7 +65,7 @@ class Teller:
 
     def _wait(self, one: tuple[Callable[[Any], object], Any, object], _error: BaseException) -> None:
         self._waiting.append(one)
-        self._bell.ring()
+        ring(self._bell)
         self.prepare()
 
     def _has_no_spare(self, _error: BaseException) -> None:
@@ -92,7 +92,7 @@ class Teller:
     def stop(self) -> None:
         """End the spare thread, when it has told what it has to."""
         self._stopped = True
-        self._bell.ring()
+        ring(self._bell)
 
     def _call(self, function: Callable[[Any], object], argument: Any, ticket: object) -> None:
         me = threading.get_ident()
@@ -112,7 +112,7 @@ class Teller:
         if spare is not None and spare.is_alive():
             return  # two were started
         self._spare = threading.current_thread()
-        while self._bell.wait(lambda: bool(self._waiting) or self._stopped, None):
+        while wait(self._bell, lambda: bool(self._waiting) or self._stopped, None):
             try:
                 one = self._waiting.popleft()
             except IndexError:

@@ -20,7 +20,7 @@ from typing import Any
 from holdfast._core.snapshot import snapshot
 from holdfast._runtime.clock import clock
 
-__all__ = ["SLICE_S", "Bell", "Flag", "ring", "silent_bell"]
+__all__ = ["SLICE_S", "Flag", "ring", "silent_bell", "wait"]
 
 #: No wait lasts longer than this before the clock is looked at again, s: it may count time asleep, and it bounds what a
 #: wake-up that got lost costs.
@@ -42,27 +42,18 @@ def ring(bell: Any) -> None:
         pass  # it has been rung
 
 
-class Bell:
-    """Wakes the one that waits, so that it looks at its condition again."""
+def wait(bell: Any, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+    """Wait until `condition()` is true, looking when the bell rings, `timeout_s` at most (None: without a limit).
 
-    __slots__ = ("_bell",)
-
-    def __init__(self) -> None:
-        self._bell = silent_bell()
-
-    def ring(self) -> None:
-        """Wake it."""
-        ring(self._bell)
-
-    def wait(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait until `condition()` is true, `timeout_s` at most (None: without a limit); whether it is."""
-        until = None if timeout_s is None else clock() + timeout_s
-        while not condition():
-            left_s = SLICE_S if until is None else until - clock()
-            if left_s <= 0:
-                return condition()
-            self._bell.acquire(True, left_s if left_s < SLICE_S else SLICE_S)
-        return True
+    Returns whether it is true.
+    """
+    until = None if timeout_s is None else clock() + timeout_s
+    while not condition():
+        left_s = SLICE_S if until is None else until - clock()
+        if left_s <= 0:
+            return condition()
+        bell.acquire(True, min(left_s, SLICE_S))
+    return True
 
 
 class Flag:
@@ -71,7 +62,7 @@ class Flag:
     __slots__ = ("_bells", "_is_set")
 
     def __init__(self) -> None:
-        self._bells: dict[int, Bell] = {}
+        self._bells: dict[int, Any] = {}
         self._is_set = False
 
     def is_set(self) -> bool:
@@ -82,7 +73,7 @@ class Flag:
         """Set it, and wake those that wait for it."""
         self._is_set = True
         for bell in snapshot(self._bells.values()):
-            bell.ring()
+            ring(bell)
 
     def clear(self) -> None:
         """Unset it."""
@@ -92,9 +83,9 @@ class Flag:
         """Wait until it is set; whether it is."""
         if self._is_set or (timeout_s is not None and timeout_s <= 0):
             return self._is_set
-        bell = Bell()
+        bell = silent_bell()
         self._bells[id(bell)] = bell
         try:
-            return bell.wait(self.is_set, timeout_s)
+            return wait(bell, self.is_set, timeout_s)
         finally:
             self._bells.pop(id(bell), None)
