@@ -612,6 +612,6 @@ def test_it_starts_with_what_it_needs_and_no_more(url: str, unique_name: str) ->
     assert done.returncode == 0
     imported = {line.rpartition(b"|")[2].strip().decode() for line in done.stderr.splitlines()}
     assert "holdfast.cli.supervise" in imported
-    slow = {"redis", "asyncio", "rich", "subprocess", "shutil", "importlib.resources", "ssl"}
+    slow = {"redis", "asyncio", "inspect", "rich", "subprocess", "shutil", "importlib.resources", "ssl"}
     assert not slow & imported
     assert not {name for name in imported if name.startswith(("holdfast_lab", "holdfast.cli.doctor"))}

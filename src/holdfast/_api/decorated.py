@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["check_callable", "check_function", "check_result", "check_template", "name_of", "namer"]
 
 _LATER = "its body would run after the lock was released; take the lock inside the body, `{}with locks.lock(…):`"
+#: By these flags `inspect` knows coroutine functions and asynchronous generators. It takes long to import.
+_ASYNC = 0x80 | 0x200
 
 
 def check_function(function: Any, api: Api) -> None:
@@ -54,7 +56,8 @@ def check_callable(argument: str, function: Any, api: Api = "asyncio") -> None:
     """Refuse what cannot be called before anything is waited for, and coroutine functions that threads would call."""
     if not callable(function):
         raise ConfigurationError(argument, function, "a function")
-    if api == "asyncio":
+    code = getattr(function, "__code__", None)
+    if api == "asyncio" or (code and not code.co_flags & _ASYNC and not hasattr(function, "_is_coroutine_mark")):
         return
     with importing:
         from inspect import isasyncgenfunction, iscoroutinefunction
