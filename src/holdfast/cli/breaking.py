@@ -8,9 +8,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import exits
-from holdfast.cli.options import Answer, Parser, add_report_options, answered, duration
+from holdfast.cli.options import Parser, add_report_options, duration
 from holdfast.cli.report import say, stamp
-from holdfast.cli.table import person
+from holdfast.cli.table import Answer, answered, person
 from holdfast.errors import quoted
 from holdfast.web.view import KINDS
 

@@ -6,8 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from holdfast.cli import exits
-from holdfast.cli.options import Answer, Parser, add_report_options, answered
-from holdfast.cli.table import span
+from holdfast.cli.options import Parser, add_report_options
+from holdfast.cli.table import Answer, answered, span
 
 if TYPE_CHECKING:
     from argparse import Namespace

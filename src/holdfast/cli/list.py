@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.options import Answer, Parser, add_report_options, answered
-from holdfast.cli.table import named, person, row, span, sums, table, width_of_output
+from holdfast.cli.options import Parser, add_report_options
+from holdfast.cli.table import Answer, answered, named, person, row, span, sums, table, width_of_output
 
 if TYPE_CHECKING:
     from argparse import Namespace

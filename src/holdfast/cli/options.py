@@ -5,25 +5,18 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
-from holdfast.cli.exits import DEADLOCK, OK, UsageError
-from holdfast.cli.report import answering, clean, emit_json
-
-if TYPE_CHECKING:
-    from holdfast import Client
+from holdfast.cli.exits import UsageError
 
 __all__ = [
     "TTL_MAX_S",
-    "Answer",
     "Parser",
     "add_report_options",
     "add_server_options",
-    "answered",
     "client_options",
-    "connected",
     "duration",
     "private_server",
     "shortened",
@@ -100,35 +93,6 @@ def add_report_options(parser: Parser, as_json: str = "print JSON") -> None:
 
 def client_options(options: argparse.Namespace) -> dict[str, Any]:
     return {"url": options.url, "namespace": options.namespace or None}
-
-
-@contextmanager
-def connected(options: argparse.Namespace, command: str) -> Iterator[Client]:
-    """Yield a client, for a command that answers in JSON if --json says so."""
-    import holdfast
-
-    with answering(command, options.json), holdfast.connect(**client_options(options)) as client:
-        yield client
-
-
-class Answer(NamedTuple):
-    """What a command has found: the facts for programs, the lines for people, and the exit status."""
-
-    facts: dict[str, Any]
-    lines: Iterable[str]
-    status: int = OK
-
-
-def answered(options: argparse.Namespace, command: str, ask: Callable[[Client, argparse.Namespace], Answer]) -> int:
-    """Print what `ask` finds; returns the exit status."""
-    sys.argv = [f"holdfast {command}"]  # who we are, for a holder that is told
-    with connected(options, command) as client:
-        facts, lines, status = ask(client, options)
-    if options.json:
-        emit_json(command, facts, ok=status in (OK, DEADLOCK))
-    else:
-        sys.stdout.write("".join(f"{clean(line)}\n" for line in lines))
-    return status
 
 
 @contextmanager

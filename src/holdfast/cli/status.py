@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.options import Answer, Parser, add_report_options, answered
+from holdfast.cli.options import Parser, add_report_options
 from holdfast.cli.report import stamp
-from holdfast.cli.table import noted, span, waiters
+from holdfast.cli.table import Answer, answered, noted, span, waiters
 
 if TYPE_CHECKING:
     from argparse import Namespace

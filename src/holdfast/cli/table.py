@@ -1,24 +1,73 @@
-"""Tables for people, and who is in them: what `list`, `top` and their like have in common."""
+"""What `list`, `top` and their like have in common: what they answer, tables for people, and who is in them."""
 
 from __future__ import annotations
 
 import sys
 import unicodedata
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.cli.report import clean
+from holdfast.cli import exits
+from holdfast.cli.options import client_options
+from holdfast.cli.report import answering, clean, emit_json
 from holdfast.web.view import label
 
 if TYPE_CHECKING:
-    from holdfast import Holder, Listed, Waiter
+    from argparse import Namespace
 
-__all__ = ["fitted", "hold_s", "named", "noted", "person", "row", "span", "sums", "table", "waiters", "width_of_output"]
+    from holdfast import Client, Holder, Listed, Waiter
+
+__all__ = [
+    "Answer",
+    "answered",
+    "connected",
+    "fitted",
+    "hold_s",
+    "named",
+    "noted",
+    "person",
+    "row",
+    "span",
+    "sums",
+    "table",
+    "waiters",
+    "width_of_output",
+]
 
 #: No column is cut below this.
 _LEAST = 12
 #: Where nothing is cut, no column is filled up beyond this: one long name would move all others.
 _FILLED_MAX = 48
+
+
+@contextmanager
+def connected(options: Namespace, command: str) -> Iterator[Client]:
+    """Yield a client, for a command that answers in JSON if --json says so."""
+    import holdfast
+
+    with answering(command, options.json), holdfast.connect(**client_options(options)) as client:
+        yield client
+
+
+class Answer(NamedTuple):
+    """What a command has found: the facts for programs, the lines for people, and the exit status."""
+
+    facts: dict[str, Any]
+    lines: Iterable[str]
+    status: int = exits.OK
+
+
+def answered(options: Namespace, command: str, ask: Callable[[Client, Namespace], Answer]) -> int:
+    """Print what `ask` finds; returns the exit status."""
+    sys.argv = [f"holdfast {command}"]  # who we are, for a holder that is told
+    with connected(options, command) as client:
+        facts, lines, status = ask(client, options)
+    if options.json:
+        emit_json(command, facts, ok=status in (exits.OK, exits.DEADLOCK))
+    else:
+        sys.stdout.write("".join(f"{clean(line)}\n" for line in lines))
+    return status
 
 
 def table(rows: Sequence[Sequence[str]], width: int | None, cut: Sequence[int] = ()) -> list[str]:

@@ -22,10 +22,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.cli import exits
-from holdfast.cli.options import Parser, add_report_options, connected, duration
+from holdfast.cli.options import Parser, add_report_options, duration
 from holdfast.cli.report import clean, emit_json
 from holdfast.cli.signals import ENDING, JOBS, Signals
-from holdfast.cli.table import fitted, hold_s, person, row, sums, table, width_of_output
+from holdfast.cli.table import connected, fitted, hold_s, person, row, sums, table, width_of_output
 from holdfast.web.rates import Rates
 from holdfast.web.view import id_of
 
