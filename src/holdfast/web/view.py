@@ -36,21 +36,15 @@ def label(one: Holder | Waiter) -> str:
 
 
 def row_of(seen: Listed, rate: Rate) -> dict[str, Any]:
-    holder, now = seen.holder, ms(seen.seen_at)
-    left = None if holder is None else holder.remaining_s
-    since = None if holder is None else holder.since
+    now = ms(seen.seen_at)
     return {
         "id": id_of(seen),
         "kind": seen.kind,
         "name": seen.name,
         "held": seen.held,
         "permits": seen.permits,
-        "who": None if holder is None else label(holder),
-        "note": None if holder is None else holder.note,
-        "token": None if holder is None else holder.token,
-        "gone": holder is not None and holder.gone,
-        "since": None if since is None else ms(since),
-        "until": None if left is None else now + round(left * 1000),
+        **_lease_of(seen.holder, now),
+        "gone": seen.holder is not None and seen.holder.gone,
         "waiters": seen.waiters,
         "oldest": now - round(seen.queue[0].age_s * 1000) if seen.queue else None,
         "rate": round(rate.per_s, 1),
@@ -69,18 +63,18 @@ def detail_of(seen: Listed, rate: Rate, history: Iterable[dict[str, Any]]) -> di
     now = ms(seen.seen_at)
     return {
         **row_of(seen, rate),
-        "holders": [
-            {
-                **_who(each),
-                "note": each.note,
-                "since": None if each.since is None else ms(each.since),
-                "until": None if each.remaining_s is None else now + round(each.remaining_s * 1000),
-            }
-            for each in seen.holders
-        ],
+        "holders": [{**_who(each), **_lease_of(each, now)} for each in seen.holders],
         "queue": [{**_who(each), "since": now - round(each.age_s * 1000)} for each in seen.queue],
         "history": list(history),
     }
+
+
+def _lease_of(holder: Holder | None, now: int) -> dict[str, Any]:
+    if holder is None:
+        return dict.fromkeys(("who", "note", "token", "since", "until"))
+    left, since = holder.remaining_s, None if holder.since is None else ms(holder.since)
+    until = None if left is None else now + round(left * 1000)
+    return {"who": label(holder), "note": holder.note, "token": holder.token, "since": since, "until": until}
 
 
 def _who(one: Holder | Waiter) -> dict[str, Any]:
