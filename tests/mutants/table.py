@@ -1453,7 +1453,7 @@ CIRCLES: tuple[Mutant, ...] = tuple(
             "circle = await detector.confirmed(token, first)",
             "circle = circle_of(token, first, {})",
         ),
-        ("all of a client are one party", DEADLOCKS, "return found[1], found[3]", 'return found[1], ""'),
+        ("all of a client are one party", DEADLOCKS, "client_of(token), owner_of(token)", 'client_of(token), ""'),
         ("one free permit is as none", DEADLOCKS, "holders if left < max(", "holders if left <= max("),
         ("each party has a claim of its own", DETECTING, 'namespace, "deadlock").part(', "namespace, token).part("),
         (

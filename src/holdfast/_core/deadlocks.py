@@ -12,7 +12,6 @@ at every moment between the end of the first reading and the beginning of the se
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
@@ -20,13 +19,12 @@ from typing import NamedTuple, TypeAlias
 from holdfast._core.kinds import ALONE
 from holdfast._core.overview import Entry
 from holdfast._core.rwlock import READER, reader_beneath
+from holdfast._core.tokens import MARK, client_of, is_ours, mark_of, owner_of
 
 __all__ = ["Party", "Step", "circle_of", "circles", "common", "party_of", "stuck_at"]
 
 #: The client, and which of its threads or tasks.
 Party: TypeAlias = tuple[str, str]
-
-_TOKEN = re.compile(r"([0-9a-f]{24}):(r\.|w\.|m\.|u[0-9]+\.|[0-9]+\.)?(?:n\.)?([^:.]+):[0-9]+(\*?\+)?(?:![0-9]{1,9})?")
 
 
 class Step(NamedTuple):
@@ -45,19 +43,19 @@ class Step(NamedTuple):
     holds: bool
 
 
-class _Wait(NamedTuple):
-    party: Party
-    token: str
-    at: int
-    waited_s: float
-    entry: Entry
-
-
 class _Edge(NamedTuple):
-    wait: _Wait
+    """What keeps a party waiting in that place of a queue: another one, by its `token`."""
+
+    party: Party
+    entry: Entry
+    at: int
     to: Party
     token: str
     holds: bool
+
+    @property
+    def waits_by(self) -> str:
+        return self.entry.waiters[self.at][0]
 
 
 _Edges: TypeAlias = "dict[Party, list[_Edge]]"
@@ -65,10 +63,9 @@ _Edges: TypeAlias = "dict[Party, list[_Edge]]"
 
 def party_of(token: str, known: Mapping[str, Party], holds: bool) -> Party | None:
     """Return a token's party; None where it names none: another program's, or of a lease that its client hands on."""
-    found = _TOKEN.fullmatch(token)
-    if found is None or (holds and found[4]):
+    if not is_ours(token) or (holds and token.endswith(MARK)):
         return known.get(token)
-    return found[1], found[3]
+    return client_of(token), owner_of(token)
 
 
 def common(first: Entry, second: Entry) -> Entry:
@@ -101,68 +98,60 @@ def circle_of(token: str, entries: Iterable[Entry], known: Mapping[str, Party]) 
     """A circle of which the party is that waits by that token; () when there is none."""
     party, edges = party_of(token, known, False), _stuck(entries, known)
     # It may stand in queues by other tokens, too: of a late request, or of what a signal handler has interrupted.
-    its = [edge for edge in edges.get(party, ()) if edge.wait.token == token] if party is not None else []
-    return _circle(its[0].wait.party, {**edges, its[0].wait.party: its}) if its else ()
+    its = [edge for edge in edges.get(party, ()) if edge.waits_by == token] if party is not None else []
+    return _circle(its[0].party, {**edges, its[0].party: its}) if its else ()
 
 
 def stuck_at(entries: Iterable[Entry], known: Mapping[str, Party]) -> set[tuple[str, str]]:
     """Return the (kind, name) of each lock that a stuck party waits for."""
     edges = _stuck(entries, known)
-    return {(edge.wait.entry.kind, edge.wait.entry.name) for party in edges for edge in edges[party]}
+    return {(edge.entry.kind, edge.entry.name) for its in edges.values() for edge in its}
 
 
 def _stuck(entries: Iterable[Entry], known: Mapping[str, Party]) -> _Edges:
     """Return the edges of each stuck party: what it waits for."""
     waits = [
-        _Wait(party, token, at, waited_s, entry)
+        (party, entry, at)
         for entry in entries
-        for at, (token, waited_s) in enumerate(entry.waiters)
+        for at, (token, _) in enumerate(entry.waiters)
         if (party := party_of(token, known, False)) is not None
     ]
-    stuck: set[Party] = {wait.party for wait in waits}
+    stuck = {party for party, _, _ in waits}
     while True:
         edges: _Edges = {}
-        for wait in waits:
-            if wait.party in stuck and (blocked := _blocked(wait, stuck, known)):
-                edges.setdefault(wait.party, []).extend(blocked)
+        for party, entry, at in waits:
+            if party in stuck and (blocked := _blocked(party, entry, at, stuck, known)):
+                edges.setdefault(party, []).extend(blocked)
         if len(edges) == len(stuck):
             return edges
         stuck = set(edges)
 
 
-def _blocked(wait: _Wait, stuck: Collection[Party], known: Mapping[str, Party]) -> list[_Edge]:
+def _blocked(party: Party, entry: Entry, at: int, stuck: Collection[Party], known: Mapping[str, Party]) -> list[_Edge]:
     """Return the stuck parties that keep a waiter waiting, as edges; none where it may be granted all the same."""
-    entry, token = wait.entry, wait.token
-    holders = [
-        _Edge(wait, party, each, True)
-        for each, _ in entry.holders
-        if (party := party_of(each, known, True)) in stuck and party is not None
-    ]
-    before = [each for each, _ in entry.waiters[: wait.at]]
+
+    def stuck_by(tokens: Iterable[str], holds: bool) -> list[_Edge]:
+        parties = [(each, party_of(each, known, holds)) for each in tokens]
+        return [_Edge(party, entry, at, to, each, holds) for each, to in parties if to is not None and to in stuck]
+
+    *before, token = [each for each, _ in entry.waiters[: at + 1]]
+    if entry.kind == "rwlock" and _is_reader(token):  # it waits for those that came before it and do not read
+        return stuck_by([each for each in before if not _is_reader(each)], False)
+    beneath = reader_beneath(token)
+    holders = stuck_by([each for each, _ in entry.holders if each != beneath], True)
     if entry.kind == "semaphore":
         left = entry.permits - sum(_weight(edge.token) for edge in holders)
         return holders if left < max(map(_weight, [*before, token])) else []
-    if entry.kind == "rwlock":
-        if _is_reader(token):  # it waits for those that came before it and do not read
-            before = [each for each in before if not _is_reader(each)]
-            return [
-                _Edge(wait, party, each, False)
-                for each in before
-                if (party := party_of(each, known, False)) in stuck and party is not None
-            ]
-        beneath = reader_beneath(token)
-        return [edge for edge in holders if edge.token != beneath]
     return holders
 
 
 def _weight(token: str) -> int:
-    found = _TOKEN.fullmatch(token)
-    return int(found[2][:-1]) if found is not None and found[2] and found[2][0].isdigit() else 1
+    permits = mark_of(token).partition(".")[0]
+    return int(permits) if permits.isdigit() else 1
 
 
 def _is_reader(token: str) -> bool:
-    found = _TOKEN.fullmatch(token)
-    return found is not None and found[2] == READER
+    return f"{mark_of(token)}.".startswith(READER)
 
 
 def _reached(party: Party, edges: _Edges) -> dict[Party, _Edge]:
@@ -186,12 +175,11 @@ def _circle(party: Party, edges: _Edges) -> tuple[Step, ...]:
     if party not in by:
         return ()
     way = [by[party]]
-    while way[-1].wait.party != party:
-        way.append(by[way[-1].wait.party])
-    way.reverse()
+    while way[0].party != party:
+        way.insert(0, by[way[0].party])
     circle = []
     for before, edge in zip([way[-1], *way[:-1]], way, strict=True):
-        wait, held = edge.wait, before.wait.entry
-        waits = (wait.token, wait.entry.kind, wait.entry.name, wait.waited_s)
+        entry, held = edge.entry, before.entry
+        waits = (edge.waits_by, entry.kind, entry.name, entry.waiters[edge.at][1])
         circle.append(Step(*waits, held.kind, held.name, before.token, before.holds))
     return tuple(circle)
