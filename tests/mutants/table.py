@@ -967,8 +967,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "only the first lock of several stores the fencing token",
                 MULTI_ACQUIRE,
-                "for at = 2, #KEYS, 4 do\n    local last",
-                "for at = 2, 2, 4 do\n    local last",
+                "for at = 2, #KEYS, 4 do\n    local its",
+                "for at = 2, 2, 4 do\n    local its",
             ),
             (
                 "a repeated request for several is told a later arrival time",

@@ -10,26 +10,19 @@
 
 -- #include fence
 
--- One fencing token for all, greater than each of theirs; as `next_fence` does it for one. Or nil, and the key that
--- cannot grow.
+-- One fencing token for all, greater than each of theirs. Or nil, and the key that cannot grow.
 local function fence_for_all()
-  local fence, seen, counted = now_us, now_us - 1, {}
+  local fence, least = 0, math.huge
   for at = 2, #KEYS, 4 do
-    local last = redis.call('SET', KEYS[at], fence, 'PX', ARGV[5], 'GET')
-    if last and not ((tonumber(last) or fence) < fence) then
-      local its, behind = stored_fence(last)
-      if not its then
-        redis.call('SET', KEYS[at], last, 'PX', ARGV[5])
-        return nil, KEYS[at]
-      end
-      seen, counted[at] = math.max(seen, its), counted_on(behind, 1, now_us)
+    local its = next_fence(KEYS[at], ARGV[5], now_us)
+    if not its then
+      return nil, KEYS[at]
     end
+    fence, least = math.max(fence, its), math.min(least, its)
   end
-  if next(counted) then
-    fence = math.max(fence, seen + 1)
-    for at = 2, #KEYS, 4 do
-      redis.call('SET', KEYS[at], string.format('%.0f%s', fence, counted[at] or ''), 'PX', ARGV[5])
-    end
+  for at = 2, least < fence and #KEYS or 0, 4 do
+    local _, counted = stored_fence(redis.call('GET', KEYS[at]))
+    redis.call('SET', KEYS[at], string.format('%.0f%s', fence, counted), 'PX', ARGV[5])
   end
   return fence
 end
