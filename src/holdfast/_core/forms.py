@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-__all__ = ["EACH", "LASTING", "RELEASED", "B", "Fits", "Form", "I", "forms", "granting", "number", "row"]
+__all__ = ["EACH", "LASTING", "RELEASED", "B", "Fits", "Form", "I", "forms", "granting", "number", "one_of", "row"]
 
 #: Whether a reply fits.
 Fits = Callable[[Any], bool]
@@ -36,7 +36,11 @@ def row(*known: list[type]) -> Fits:
     return lambda reply: type(reply) is list and [*map(type, reply)] in known
 
 
-def number(least: int, most: float = float("inf")) -> Fits:
+def one_of(*known: bytes | None) -> Fits:
+    return lambda reply: (reply is None or type(reply) is bytes) and reply in known
+
+
+def number(least: float, most: float = float("inf")) -> Fits:
     return lambda reply: type(reply) is int and least <= reply <= most
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from holdfast._core.effects import Reply, Wake
 from holdfast._core.failure import RequestFailed
-from holdfast._core.forms import EACH, B, Fits, I, forms, number
+from holdfast._core.forms import EACH, B, Fits, I, forms, number, one_of
 from holdfast._core.kinds import KINDS
 from holdfast._core.tokens import seen_fence
 
@@ -80,18 +80,8 @@ FITS["overview"] = _is_overview
 FITS["counts"] = FITS["there"] = EACH
 
 # Of commands: what was done, or put off until EXEC; a value or none; a number.
-
-
-def DONE(reply: Reply) -> bool:
-    return type(reply) is bytes and reply == b"OK"
-
-
-def MAYBE_DONE(reply: Reply) -> bool:
-    return reply is None or DONE(reply)
-
-
-def QUEUED(reply: Reply) -> bool:
-    return type(reply) is bytes and reply == b"QUEUED"
+DONE, MAYBE_DONE, QUEUED = one_of(b"OK"), one_of(b"OK", None), one_of(b"QUEUED")
+COUNT = number(float("-inf"))
 
 
 def MAYBE(reply: Reply) -> bool:
@@ -100,10 +90,6 @@ def MAYBE(reply: Reply) -> bool:
 
 def NOTE(reply: Reply) -> bool:
     return reply is None or (type(reply) is bytes and _NOTE.fullmatch(reply) is not None)
-
-
-def COUNT(reply: Reply) -> bool:
-    return type(reply) is int
 
 
 def MOMENT(reply: Reply) -> bool:
