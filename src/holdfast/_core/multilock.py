@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
-from holdfast._core.effects import Answer, CallMany, Now, Spawn
+from holdfast._core.effects import CallMany, Now, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, slot_of, tag_of
 from holdfast._core.kinds import MULTILOCK
@@ -152,23 +153,21 @@ async def _all_extended(turns: Sequence[MultiAcquisition], ttl_ms: int, fence: i
         for acquisition in turns:
             acquisition.fence = fence
         calls = [acquisition.extend(ttl_ms, request_timeout_s, order) for acquisition in turns]
-        answers: list[Answer] = await CallMany(calls, request_timeout_s)
+        answers: list[Any] = await CallMany(calls, request_timeout_s)
         replies = [answer[0] if isinstance(answer, tuple) else answer for answer in answers]
-        if any(reply is not None and not isinstance(reply, RequestFailed) and reply < 1 for reply in replies):
+        held = [reply for reply in replies if type(reply) is int]
+        if min(held, default=1) < 1:
             return 0
         for reply in replies:
             if reply is None:
                 raise RequestFailed("silent", "no answer in time", "", maybe_executed=True, transient=True)
             if isinstance(reply, RequestFailed):
                 raise reply
-        longest_ms = max(reply for reply in replies if isinstance(reply, int))
-        if sync is None:
-            return longest_ms
         try:
-            for acquisition, answer in zip(turns, answers, strict=True):
-                assert isinstance(answer, tuple)
-                judge(sync, acquisition.name, answer, await Now())
-            return longest_ms
+            if sync is not None:
+                for acquisition, answer in zip(turns, answers, strict=True):
+                    judge(sync, acquisition.name, answer, await Now())
+            return max(held)
         except NotAcked:
             if last or not isinstance(sync, Replicas):
                 raise  # else: there are more replicas than we knew

@@ -12,7 +12,8 @@ that a former master that is down is not waited for.
 from __future__ import annotations
 
 import re
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from holdfast._core.failure import RequestFailed
 from holdfast.errors import HoldfastError, InsufficientReplicas
@@ -98,15 +99,14 @@ class Replicas:
         return None
 
 
-def judge(sync: Sync, name: str, answer: tuple[object, ...], now: float) -> None:
-    """Raises `NotAcked` when the answer (reply, acked, what INFO told) says that too few replicas have it."""
-    acked = answer[1]
-    assert isinstance(acked, int)
-    if isinstance(sync, Replicas):
-        told = answer[2] if len(answer) > 2 else b""
-        needed = sync.needed(told if isinstance(told, bytes) else b"", now)
-    else:
-        assert sync is not None
-        needed = sync[0]
-    if acked < needed:
-        raise NotAcked(name, needed, acked)
+def judge(sync: tuple[int, int] | Replicas, name: str, answer: Sequence[Any], now: float) -> Any:
+    """Return the reply in the answer (reply, acked, what INFO told).
+
+    Raises `NotAcked` when it grants or extends, and too few replicas have it.
+    """
+    reply, acked, *told = answer
+    if (reply if type(reply) is int else reply[0]) > 0:
+        needed = sync.needed(told[0] if told else b"", now) if isinstance(sync, Replicas) else sync[0]
+        if acked < needed:
+            raise NotAcked(name, needed, acked)
+    return reply

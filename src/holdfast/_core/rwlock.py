@@ -97,9 +97,7 @@ async def downgrade(writer: RWAcquisition, reader: RWAcquisition) -> Grant | Non
             try:
                 reply = await Call("rw_downgrade", reader.all_keys, args, request_timeout_s, sync=reader.tail())
                 if reader.sync is not None:
-                    answer, reply = reply, reply[0]
-                    if reply[0] == 1:
-                        judge(reader.sync, reader.name, answer, asked_at)
+                    reply = judge(reader.sync, reader.name, reply, asked_at)
             except RequestFailed as failure:
                 if not await retry.again(failure):
                     raise

@@ -332,11 +332,8 @@ class Acquisition:
             self.short_ms = 0
             if sync is None:
                 return int(reply)
-            if reply[0] < 1:
-                return int(reply[0])
             try:
-                judge(sync, self.name, reply, await Now())
-                return int(reply[0])
+                return int(judge(sync, self.name, reply, await Now()))
             except NotAcked:
                 if last or not isinstance(sync, Replicas):
                     raise  # else: there are more replicas than we knew
@@ -426,8 +423,8 @@ class _Waiting:
         self.queued_at: float | None = None
         #: The token is known to the inbox, and the inbox is believed to be open.
         self.registered = self.listening = False
-        #: The last answer was that the inbox is not open.
-        self.deaf = False
+        #: When the last request was sent, if its answer was that the inbox is not open.
+        self.deaf_at: float | None = None
         #: Who held it when last seen; since when answers come too late.
         self.holder: str | None = None
         self.late_at: float | None = None
@@ -446,9 +443,10 @@ class _Waiting:
         request_timeout_s = acquisition.request_timeout_s(left_s)
         if (self.queueing or acquisition.crash_ms) and not self.listening:
             self.registered = self.listening = True
-            listen = Listen(acquisition.token, acquisition.key, request_timeout_s, script=acquisition.kind.ask)
-            listen.deaf_at = self.asked_at if self.deaf else None
-            untold = await listen
+            script = acquisition.kind.ask
+            untold = await Listen(
+                acquisition.token, acquisition.key, request_timeout_s, script=script, deaf_at=self.deaf_at
+            )
             if untold and acquisition.crash_ms:
                 raise acquisition.refused(UNKNOWN)
             acquisition.inboxes = f"?{acquisition.keys.inboxes}" if untold else acquisition.keys.inboxes
@@ -463,11 +461,9 @@ class _Waiting:
         arrival = self.arrival or -acquisition.waited_us(self.asked_at)
         reply: Reply = await acquisition.ask(self.queueing, arrival, request_timeout_s)
         if sync is not None:
-            answer, reply = reply, reply[0]
-            if reply[0] == 1:
-                judge(sync, acquisition.name, answer, self.asked_at)
-        self.deaf = acquisition.crash_ms > 0 and reply[0] == UNHEARD
-        if self.deaf:
+            reply = judge(sync, acquisition.name, reply, self.asked_at)
+        self.deaf_at = self.asked_at if acquisition.crash_ms and reply[0] == UNHEARD else None
+        if self.deaf_at is not None:
             said = "it does not see the client's inbox"
             raise RequestFailed("broken", said, "", maybe_executed=False, transient=True)
         acquisition.heard(reply)
