@@ -692,8 +692,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a waiter forgets its arrival time",
         WAITING,
-        "self.holder, self.arrival = taken.holder or None, taken.arrival",
-        "self.holder = taken.holder or None",
+        "self.holder, self.arrival = holder or None, arrival",
+        "self.holder = holder or None",
     ),
     Mutant("a failed request is not repeated", RETRY, "if now + pause_s >= over_at:", "if True:"),
     Mutant(
@@ -1626,7 +1626,7 @@ _API: tuple[Mutant, ...] = tuple(
                     "self.checks is None and self.most_waiting is None",
                     "self.checks is None",
                 ),
-                ("one that is turned away waits", WAITING, "        if taken.is_full:\n", "        if False:\n"),
+                ("one that is turned away waits", WAITING, "        if place == FULL:\n", "        if False:\n"),
                 (
                     "a full queue is told as a timeout",
                     KERNEL,

@@ -22,6 +22,7 @@ __all__ = [
     "COUNT",
     "DONE",
     "FITS",
+    "FULL",
     "MAYBE",
     "MAYBE_DONE",
     "MOMENT",
@@ -29,7 +30,6 @@ __all__ = [
     "QUEUED",
     "SCANNED",
     "LockSeen",
-    "Taken",
     "executed",
     "nonsense",
     "promises_too_much",
@@ -114,32 +114,18 @@ def executed(count: int) -> Fits:
 # What replies that fit say, for protocols: the one place that knows which element is which.
 
 
-class Taken(NamedTuple):
-    """The answer of an asking script: another one holds it. `place` in the queue, with 0 the next; -1: not queued;
-    -2: nor may it, since as many wait as may.
+#: The place of one that may not queue.
+FULL = -2
 
-    `remaining_ms`: -1 where it is unknown. `arrival`: what keeps the place, µs on the server's clock.
+
+def taken_of(reply: Reply) -> tuple[int, str, int, int]:
+    """Parse `[0, ms, holder, place, arrival, …]`, the answer of an asking script where another one holds it.
+
+    `ms`: it is held for, -1 where that is unknown; 0 without a holder: it is free, but one call did not clear away all
+    that stood before. `place` in the queue, with 0 the next; -1: not queued; FULL: nor may it, as many wait as may.
+    `arrival`: what keeps the place, µs on the server's clock.
     """
-
-    remaining_ms: int
-    holder: str
-    place: int
-    arrival: int
-
-    @property
-    def is_full(self) -> bool:
-        """Whether as many wait as may."""
-        return self.place == -2
-
-    @property
-    def ask_again(self) -> bool:
-        """Whether the lock is free, but one call did not clear away all that stood before."""
-        return self.remaining_ms == 0 and not self.holder
-
-
-def taken_of(reply: Reply) -> Taken:
-    """Parse `[0, ms, holder, place, arrival, …]`."""
-    return Taken(reply[1], text_of(reply[2]), reply[3], reply[4])
+    return reply[1], text_of(reply[2]), reply[3], reply[4]
 
 
 class LockSeen(NamedTuple):

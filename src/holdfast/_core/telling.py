@@ -80,8 +80,8 @@ class _Telling(Effect["Grant | Busy"]):
     def _look_at(self, reply: Reply) -> None:
         """Note the holder, if this is an answer that names another one."""
         if type(reply) is list and len(reply) >= 5 and reply[0] == 0:
-            taken = taken_of(reply)
-            self._holder, self._place = taken.holder or None, taken.place
+            _, holder, self._place, _ = taken_of(reply)
+            self._holder = holder or None
 
     def _await_wake(self, effect: AwaitWake) -> Generator[Effect[Any], Any, Reply]:
         until = (yield from Now().__await__()) + effect.timeout_s

@@ -42,7 +42,7 @@ from holdfast._core.keys import LockKeys
 from holdfast._core.kinds import Kind
 from holdfast._core.record import RENEWAL, LeaseRecord, Order, broken_by, note_for
 from holdfast._core.replicas import NotAcked, Replicas, Sync, SyncTail, judge
-from holdfast._core.replies import Taken, taken_of
+from holdfast._core.replies import FULL, taken_of
 from holdfast._core.retry import Backoff, Retry
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tokens import crash_ms_of, is_kept, is_ours
@@ -504,7 +504,7 @@ class _Waiting:
                 self.doubtful = False  # refused before anything was written
             raise self.acquisition.refused(*reply)
         self.doubtful = False
-        return await self._taken(taken_of(reply))
+        return await self._taken(*taken_of(reply))
 
     def _late(self) -> Busy | None:
         """Repeat after a grant that came too late to be worth anything, but not indefinitely."""
@@ -518,28 +518,28 @@ class _Waiting:
             raise RequestFailed("silent", said, "", maybe_executed=True, transient=False)
         return self._over() if self.waits and self._is_over() else None
 
-    async def _taken(self, taken: Taken) -> Grant | Busy | None:
+    async def _taken(self, remaining_ms: int, holder: str, place: int, arrival: int) -> Grant | Busy | None:
         """Take a place in the queue behind another client, and sleep there."""
-        if taken.ask_again:
+        acquisition, settings = self.acquisition, self.acquisition.settings
+        if remaining_ms == 0 and not holder:
             # More dead waiters come first than one call looks at; each call leaves fewer.
-            if taken.place >= 0:
-                self.queued, self.arrival = True, taken.arrival
-            short = self.began_at + self.acquisition.settings.try_limit_s
+            if place >= 0:
+                self.queued, self.arrival = True, arrival
+            short = self.began_at + settings.try_limit_s
             if self.give_up_at is None or self.now < (self.give_up_at if self.waits else short):
                 return None
-        self.holder, self.arrival = taken.holder or None, taken.arrival
-        self.queued = taken.place >= 0
-        if not self.waits and is_kept(taken.holder):
+        self.holder, self.arrival = holder or None, arrival
+        self.queued = place >= 0
+        if not self.waits and is_kept(holder):
             # It may be idle; its client was told, and lets go then.
-            settings = self.acquisition.settings
             self.waits, self.give_up_at = True, self.now + settings.kept_try_s
             self.retry = Retry(settings, until=self.give_up_at)
-        if taken.is_full:
+        if place == FULL:
             return Busy(self.holder, self.now - self.began_at, is_full=True)
         if self._is_over():
             return self._over()
-        if self.acquisition.polls is not None:
-            await Sleep(await self._until_next_look_s(taken))
+        if acquisition.polls is not None:
+            await Sleep(await self._until_next_look_s(remaining_ms, holder, place))
             self.now = await Now()
             return None
         if not self.queued:
@@ -547,7 +547,7 @@ class _Waiting:
             self.arrival = 0
             return None
         took_s = self.now - self.asked_at
-        wake = await self._wake_within(await self._until_next_look_s(taken))
+        wake = await self._wake_within(await self._until_next_look_s(remaining_ms, holder, place))
         self.now = await Now()
         if wake is None:
             return self._over() if self._is_over() else None
@@ -592,18 +592,18 @@ class _Waiting:
             return None
         return Grant(wake.fence, self.now, until=until)
 
-    async def _until_next_look_s(self, taken: Taken) -> float:
+    async def _until_next_look_s(self, remaining_ms: int, holder: str, place: int) -> float:
         """Return how long to sleep without a message: some get lost."""
         acquisition, settings, chance = self.acquisition, self.acquisition.settings, await Random()
         wait_s = settings.recheck_max_s
-        if taken.remaining_ms >= 0:
-            wait_s = min(wait_s, taken.remaining_ms / 1000 + settings.recheck_late_s * (0.5 + chance))
-        if "!" in taken.holder and (crash_ms := crash_ms_of(taken.holder)):
-            wait_s = min(wait_s, crash_ms / 3000 * (taken.place + 1))  # who looks sees whether its client has gone
+        if remaining_ms >= 0:
+            wait_s = min(wait_s, remaining_ms / 1000 + settings.recheck_late_s * (0.5 + chance))
+        if "!" in holder and (crash_ms := crash_ms_of(holder)):
+            wait_s = min(wait_s, crash_ms / 3000 * (place + 1))  # who looks sees whether its client has gone
         # The waiter that the lock is handed to may hang: those behind it find that out when they look. All together
         # look no more often than a few times in a claim window, however many there are.
-        wait_s = min(wait_s, settings.claim_ms / 1000 * (max(taken.place, 1) + chance / 2))
-        if acquisition.polls is not None or (taken.holder and not is_ours(taken.holder)):
+        wait_s = min(wait_s, settings.claim_ms / 1000 * (max(place, 1) + chance / 2))
+        if acquisition.polls is not None or (holder and not is_ours(holder)):
             wait_s = min(wait_s, await (acquisition.polls or self.foreign_polls).next_s())
         if acquisition.look_every_s is not None:
             wait_s = min(wait_s, acquisition.look_every_s)
