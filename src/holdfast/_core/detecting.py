@@ -25,6 +25,7 @@ from holdfast._core.kinds import LEASED, LISTED_AS
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.noting import leave_note, note_key, note_parts
 from holdfast._core.overview import Entry, Walk, look_at, waited_s
+from holdfast._core.replies import text_of
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import client_of
 from holdfast._core.validity import deadline
@@ -104,7 +105,7 @@ class Detector:
             return []
         await Sleep(_CONFIRM_S)
         seen = await self._again(first, stuck_at(first, known))
-        return [await self._explained(circle) for circle in circles(seen, known)]
+        return [await self.explained(circle) for circle in circles(seen, known)]
 
     async def seen(self, waiter: _Waiter) -> list[Entry]:
         """Return what was read last, or read now. Raises `_Woken`."""
@@ -132,18 +133,12 @@ class Detector:
 
     async def explained(self, circle: tuple[Step, ...]) -> Found:
         """The same with what is known of its parties; what cannot be learned is left out."""
-        try:
-            return await self._explained(circle)
-        except RequestFailed:
-            return Found(circle, {}, {})
-
-    async def _explained(self, circle: tuple[Step, ...]) -> Found:
         clients = {client_of(step.token) for step in circle}
         told = {client: await look_up(self._client_key(client)) for client in clients}
-        return Found(circle, told, {step.token: await look_up(self.note_of(step.token)) for step in circle})
+        return Found(circle, told, {step.token: await self._note_of(step.token) for step in circle})
 
-    def note_of(self, token: str) -> str:
-        return note_key(self.namespace, token)
+    async def _note_of(self, token: str) -> bytes | None:
+        return await look_up(note_key(self.namespace, token))
 
     async def _read(self, waiter: _Waiter | None) -> list[Entry]:
         """All that is waited for."""
@@ -183,7 +178,7 @@ class Detector:
             if type(found) is not list or not found:
                 break
             for token, score in zip(found[::2], found[1::2], strict=False):
-                waiters.append((token.decode("utf-8", "replace"), waited_s(entry.at_us, score)))
+                waiters.append((text_of(token), waited_s(entry.at_us, score)))
         return entry._replace(waiters=tuple(waiters))
 
     async def _there(self, entry: Entry) -> set[str]:
@@ -214,7 +209,7 @@ class Detector:
                 if party is None or party[0] not in unclear or asked >= _NOTES_MAX:
                     continue
                 asked += 1
-                _, held, _ = note_parts(await look_up(self.note_of(token)))
+                _, held, _ = note_parts(await self._note_of(token))
                 known.update(dict.fromkeys(held, party))
         return known
 

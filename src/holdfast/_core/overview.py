@@ -19,7 +19,7 @@ from typing import NamedTuple
 from holdfast._core.effects import Call, Command, Reply
 from holdfast._core.keys import LockKeys, lock_keys, name_within
 from holdfast._core.kinds import ALONE, LEASED, LISTED
-from holdfast._core.replies import SCANNED
+from holdfast._core.replies import SCANNED, text_of
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import seen_fence
 from holdfast._core.waiting import once_more
@@ -132,9 +132,9 @@ def keys_of(kind: str, keys: LockKeys) -> tuple[str, str, str, str, str]:
 
 def _seen(kind: str, keys: Sequence[str], name: str, row: Reply, now_us: int) -> Entry:
     shared, remaining_ms, permits, held, queued, fence, holders, waiters, odd = row
-    odd = _token(odd)
+    odd = text_of(odd)
     if holders and kind in ALONE:
-        fence = seen_fence(fence, _token(holders[0]))
+        fence = seen_fence(fence, text_of(holders[0]))
     alone = kind in ALONE and not shared
     holds: list[tuple[str, int]] = []
     for token, score in _pairs(holders):
@@ -167,8 +167,4 @@ def _whole(score: bytes | int) -> int | None:
 
 def _pairs(flat: Sequence[bytes | int]) -> Iterator[tuple[str, bytes | int]]:
     for at in range(0, len(flat), 2):
-        yield _token(flat[at]), flat[at + 1]
-
-
-def _token(value: bytes | int) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        yield text_of(flat[at]), flat[at + 1]

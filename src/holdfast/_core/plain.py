@@ -23,7 +23,7 @@ from holdfast._core.keys import LockKeys
 from holdfast._core.kinds import LOCK
 from holdfast._core.optimistic import CONFLICT, finish, leave, read, watch
 from holdfast._core.record import RENEWAL, Order
-from holdfast._core.replies import COUNT, MAYBE, MAYBE_DONE, MOMENT, LockSeen
+from holdfast._core.replies import COUNT, MAYBE, MAYBE_DONE, MOMENT, LockSeen, text_of
 from holdfast._core.retry import Backoff
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import TOKEN_MAX
@@ -186,7 +186,7 @@ class PlainAcquisition(Acquisition):
             for _ in range(_TRIES):
                 await watch(session, (lock, *watched), request_timeout_s)
                 value = await read(session, lock, ("GET", lock), request_timeout_s, MAYBE)
-                held = value is not None and _text(value) == self.token
+                held = value is not None and text_of(value) == self.token
                 written = await finish(session, lock, [await act(session)] if held else [], request_timeout_s)
                 if written is not CONFLICT:
                     return held
@@ -201,7 +201,7 @@ class PlainAcquisition(Acquisition):
 async def _holder(keys: LockKeys, request_timeout_s: float) -> str:
     """Return what the lock's key holds, or "". Cut to the length of a token: others may store any size."""
     value = await beginning_of(keys.lock, TOKEN_MAX, request_timeout_s)
-    return "" if value is None else _text(value[:TOKEN_MAX])
+    return "" if value is None else text_of(value[:TOKEN_MAX])
 
 
 def _fence(keys: LockKeys, value: Reply) -> int:
@@ -220,14 +220,10 @@ def _fence(keys: LockKeys, value: Reply) -> int:
         raise RequestFailed("NEWERFORMAT", said, "", maybe_executed=False, transient=False)
     said = (
         f"BADFENCE the key {keys.fence} has to hold a fencing token, a whole number below 2^53 - 1, and holds "
-        f'"{shown(_text(value[:64]))}": set it to the last token that was given, or delete it to go on from the '
+        f'"{shown(text_of(value[:64]))}": set it to the last token that was given, or delete it to go on from the '
         "server's time"
     )
     raise RequestFailed("BADFENCE", said, "", maybe_executed=False, transient=False)
-
-
-def _text(value: Reply) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 async def inspect(keys: LockKeys, request_timeout_s: float) -> LockSeen:

@@ -150,7 +150,7 @@ def seen_of(reply: Reply) -> LockSeen:
     return LockSeen(holder, reply[1], seen_fence(reply[2], holder), *reply[3:])
 
 
-def text_of(value: bytes | str) -> str:
+def text_of(value: bytes | str | int) -> str:
     return value.decode("utf-8", "replace") if type(value) is bytes else str(value)
 
 
