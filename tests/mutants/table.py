@@ -530,14 +530,14 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "the fast path gives nothing back after a doubtful answer",
         FAST_PATH,
-        "effect = protocol.send(self._reply) if error is None else protocol.throw(error)",
-        "if error is not None:\n                    raise error\n                effect = protocol.send(self._reply)",
+        "effect = protocol.send(reply) if error is None else protocol.throw(error)",
+        "if error is not None:\n                raise error\n            effect = protocol.send(reply)",
     ),
     Mutant(
         "the fast path tells its protocol that a doubtful request was never sent",
         FAST_PATH,
-        "                    error.about(effect)\n",
-        "                    error.maybe_executed = False\n",
+        "                error.about(effect)\n",
+        "                error.maybe_executed = False\n",
     ),
     Mutant(
         "the fast path's protocol counts from the answer, not from the request",
@@ -746,7 +746,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "if record.state is _HELD:\n                        record.due_at",
         "if True:\n                        record.due_at",
     ),
-    Mutant("a renewal that has found nothing is taken from its answer", FAST_PATH, "is int and answer > 0:", "is int:"),
+    Mutant("a renewal that has found nothing is taken from its answer", RENEWALS, "is int and answer > 0:", "is int:"),
     Mutant(
         "the usual renewal is sent behind an extension",
         EXCLUSIVE,

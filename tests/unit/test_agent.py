@@ -16,6 +16,7 @@ from holdfast._core.agent import inboxes
 from holdfast._core.agent.agent import Agent
 from holdfast._core.agent.runner import Task
 from holdfast._core.effects import AwaitWake, Call, CallMany, Command, Listen, Protocol, Reply, Sleep, Unlisten, Wake
+from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockAcquisition
@@ -306,6 +307,37 @@ def test_a_renewal_that_failed_is_repeated_while_the_lease_lasts(agent: Made) ->
         agent.passes()
     assert hold.state.value == "suspect"
     agent.passes(5.0)
+    agent.reply(1)
+    assert hold.state.value == "held" and hold.deadline > agent.at + 25
+
+
+def plain_lease(agent: Made) -> LeaseRecord:
+    """One whose renewal is one request, for which no protocol begins."""
+    hold = OneServer(KEYS, DEFAULT).make_record("0" * 24 + ":1:1", Grant(1, agent.at), 30_000)
+    agent.watch(hold)
+    agent.passes(10.0)
+    assert [asked.script for asked in agent.sent] == ["renew"] and not hold._asks
+    return hold
+
+
+def test_the_usual_renewal_begins_no_protocol(agent: Made) -> None:
+    hold = plain_lease(agent)
+    agent.reply(1)
+    assert not hold._asks and hold.deadline > agent.at + 25
+
+
+def test_a_renewal_that_finds_nothing_looks_why(agent: Made) -> None:
+    hold = plain_lease(agent)
+    agent.reply(0)
+    agent.reply(b"by someone")
+    assert (hold.reason, agent.sent) == ("broken by by someone", [])
+
+
+def test_a_renewal_without_an_answer_goes_on_as_the_protocol_does(agent: Made) -> None:
+    hold = plain_lease(agent)
+    agent.sent.pop().answer(None, broken())
+    agent.passes()
+    assert [asked.script for asked in agent.sent] == ["renew"]
     agent.reply(1)
     assert hold.state.value == "held" and hold.deadline > agent.at + 25
 

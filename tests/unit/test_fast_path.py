@@ -10,7 +10,7 @@ from holdfast._core import fast_path
 from holdfast._core.effects import Call, Command, Effect, Now, Random, Spawn
 from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
-from holdfast._core.fast_path import Contention, FirstRenewal, confirm, replay
+from holdfast._core.fast_path import Contention, confirm, replay
 from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import LeaseRecord, LeaseState
@@ -157,45 +157,16 @@ def test_a_release_that_stays_without_an_answer_is_no_loss_either() -> None:
     assert (hold.state, told) == (LeaseState.RELEASED, [])
 
 
-def renewal_of(hold: LeaseRecord) -> Any:
-    """The usual one, asked for."""
-    protocol: Any = hold.renew(10_000)
-    assert type(protocol) is FirstRenewal
-    call: Any = protocol.send(None)
-    assert call.script == "renew"
-    return protocol
-
-
 def plain_lease() -> LeaseRecord:
     return OneServer(lock_keys("holdfast", "a"), DEFAULT).make_record(TURN.token, Grant(7, 100.0), 10_000)
 
 
-def test_the_usual_renewal_begins_no_protocol() -> None:
-    protocol = renewal_of(plain_lease())
-    with pytest.raises(StopIteration) as end:
-        protocol.send(1)
-    assert (end.value.value, protocol.cr_frame) == (1, None)
-
-
-def test_a_renewal_that_finds_nothing_looks_why() -> None:
-    protocol = renewal_of(plain_lease())
-    assert isinstance(protocol.send(0), Command), "whether it was broken"
-
-
-def test_a_renewal_without_an_answer_goes_on_as_the_protocol_does() -> None:
-    protocol = renewal_of(plain_lease())
-    broken = RequestFailed("broken", "reset", "", maybe_executed=True, transient=True)
-    again = protocol.throw(broken)
-    assert isinstance(again, Call) and again.script == "renew"
-    with pytest.raises(StopIteration) as end:
-        protocol.send(1)
-    assert end.value.value == 1
-
-
-@pytest.mark.parametrize("error", [SILENT, KeyboardInterrupt()], ids=["no answer", "interrupted"])
-def test_a_renewal_raises_what_ends_it(error: BaseException) -> None:
-    with pytest.raises(type(error)):
-        renewal_of(plain_lease()).throw(error)
+def test_the_usual_renewal_is_the_first_request_of_its_protocol() -> None:
+    lease = plain_lease()
+    usual, first = lease.usual_renewal(10_000), lease.renew(10_000).send(None)
+    assert isinstance(usual, Call) and isinstance(first, Call)
+    assert usual.script == first.script == "renew"
+    assert (usual.keys, usual.args) == (first.keys, first.args)
 
 
 def test_other_renewals_are_protocols_from_the_start() -> None:
@@ -204,6 +175,4 @@ def test_other_renewals_are_protocols_from_the_start() -> None:
     jumped.overlong = True
     short.short_s = 1.0
     for hold in (extended, jumped, short):
-        protocol: Any = hold.renew(10_000)
-        assert type(protocol) is not FirstRenewal
-        protocol.close()
+        assert hold.usual_renewal(10_000) is None

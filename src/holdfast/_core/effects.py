@@ -15,6 +15,7 @@ effect, and the protocol is driven to its end. `Spawn` and `Unlisten` never fail
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from types import coroutine
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from holdfast._core.failure import RequestFailed
@@ -37,6 +38,7 @@ __all__ = [
     "Tell",
     "Unlisten",
     "Wake",
+    "rest_of",
 ]
 
 R = TypeVar("R")
@@ -51,6 +53,23 @@ class Effect(Generic[R]):
 
     def __await__(self) -> Generator[Effect[R], R, R]:
         return (yield self)
+
+
+@coroutine
+def rest_of(
+    protocol: Protocol[R], effect: Effect[Any], perform: Callable[[Effect[Any]], Protocol[Any]] | None = None
+) -> Generator[Effect[Any], Any, R]:
+    """Go on with a protocol that was begun, and waits for `effect`. `perform` stands between it and the driver."""
+    try:
+        while True:
+            try:
+                value = (yield effect) if perform is None else (yield from perform(effect).__await__())
+            except BaseException as raised:
+                effect = protocol.throw(raised)
+            else:
+                effect = protocol.send(value)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
 
 
 class Call(Effect[Reply]):

@@ -13,7 +13,6 @@ from holdfast._core import mutex, plain, redlock
 from holdfast._core.crash import CrashAcquisition
 from holdfast._core.effects import Call, Protocol
 from holdfast._core.failure import RequestFailed
-from holdfast._core.fast_path import FirstRenewal
 from holdfast._core.keys import LockKeys
 from holdfast._core.lease_cache import CachedLease
 from holdfast._core.mutex import Each, LockAcquisition
@@ -209,14 +208,13 @@ class LockRecord(LeaseRecord):
     def places(self) -> tuple[LockKeys, ...]:  # type: ignore[override]  # never set
         return self._exclusive.places
 
-    def renew(self, ttl_ms: int) -> Protocol[int]:
+    def usual_renewal(self, ttl_ms: int) -> Call | None:
         exclusive = self._exclusive
         if self.overlong or self.extensions or self.short_s or self._asks or exclusive.sync:
-            return super().renew(ttl_ms)
+            return None
         settings = exclusive.settings
         timeout_s = request_timeout_for(ttl_ms, settings)
-        call = mutex.renewal(exclusive.keys, self.token, ttl_ms, RENEWAL, settings, timeout_s)
-        return cast("Protocol[int]", FirstRenewal(self, ttl_ms, call))
+        return mutex.renewal(exclusive.keys, self.token, ttl_ms, RENEWAL, settings, timeout_s)
 
     def asks(self) -> LockAcquisition:
         """Make what it is renewed and released as."""
@@ -244,7 +242,7 @@ class _CrashRecord(LockRecord):
 
     _acquisition = CrashAcquisition
     _unheard = False  # by the last answer
-    renew = LeaseRecord.renew
+    usual_renewal = LeaseRecord.usual_renewal
 
     def __init__(self, exclusive: OneServer, token: str, grant: Grant, ttl_ms: int) -> None:
         super().__init__(exclusive.keys.name, token, grant.fence, ttl_ms, grant.sent_at, None, None, grant.until)

@@ -11,15 +11,14 @@ contended is remembered (`Contention`): its next acquires start with the protoco
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from holdfast._core.effects import Call, Effect, Now, Protocol, Reply
+from holdfast._core.effects import Call, Effect, Now, Protocol, Reply, rest_of
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT, Settings
 
-__all__ = ["Contention", "FirstRenewal", "begin", "confirm", "replay"]
+__all__ = ["Contention", "begin", "confirm", "replay"]
 
 R = TypeVar("R")
 
@@ -66,14 +65,18 @@ def begin(protocol: Protocol[R], asked_at: float) -> Effect[Any]:
     return effect
 
 
-async def replay(
-    protocol: Protocol[R],
-    asked_at: float,
-    reply: Reply,
-    error: BaseException | None,
-) -> R:
+async def replay(protocol: Protocol[R], asked_at: float, reply: Reply, error: BaseException | None) -> R:
     """Go on with a protocol whose first request was sent at `asked_at`, and ended with that reply or error."""
-    return await _Replayed(protocol, asked_at, reply, error)
+    try:
+        effect = begin(protocol, asked_at)
+        if type(effect) is Call:
+            if isinstance(error, RequestFailed):
+                error.about(effect)
+            effect = protocol.send(reply) if error is None else protocol.throw(error)
+        # Else it goes another way by now: the server runs no scripts, and has not carried out this one.
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    return await rest_of(protocol, effect)
 
 
 async def confirm(record: LeaseRecord, reply: Reply, error: RequestFailed | None) -> None:
@@ -90,89 +93,3 @@ async def confirm(record: LeaseRecord, reply: Reply, error: RequestFailed | None
         return  # it goes on in the background, until the ttl ends it
     if not held:
         record.lose_late()
-
-
-class FirstRenewal:
-    """Stands for the protocol of a renewal until the answer to its one request says that there is more to do.
-
-    Nearly all renewals are that request. A client with 10,000 leases has hundreds of them under way at a time, and the
-    coroutines of as many protocols would have the garbage collector go through everything again and again.
-    """
-
-    __slots__ = ("_call", "_record", "_rest", "_ttl_ms")
-
-    def __init__(self, record: LeaseRecord, ttl_ms: int, call: Call) -> None:
-        self._record = record
-        self._ttl_ms = ttl_ms
-        self._call = call
-        self._rest: Protocol[int] | None = None
-
-    @property
-    def cr_frame(self) -> Any:
-        """None: nothing is begun that would have to be ended."""
-        return None if self._rest is None else self._rest.cr_frame  # type: ignore[attr-defined]
-
-    def send(self, answer: Any) -> Effect[Any]:
-        if self._rest is not None:
-            return self._rest.send(answer)
-        if answer is None:
-            return self._call
-        if type(answer) is int and answer > 0:
-            raise StopIteration(answer)
-        return self._go_on(answer, None)
-
-    def throw(self, error: BaseException) -> Effect[Any]:
-        if self._rest is not None:
-            return self._rest.throw(error)
-        if not isinstance(error, RequestFailed):
-            raise error
-        return self._go_on(None, error)
-
-    def close(self) -> None:
-        if self._rest is not None:
-            self._rest.close()
-
-    def __await__(self) -> Generator[Effect[Any], Any, int]:
-        return LeaseRecord.renew(self._record, self._ttl_ms).__await__()
-
-    def _go_on(self, reply: Reply, error: BaseException | None) -> Effect[Any]:
-        rest = self._rest = replay(LeaseRecord.renew(self._record, self._ttl_ms), 0.0, reply, error)
-        return cast("Effect[Any]", rest.send(None))
-
-
-class _Replayed(Effect[R]):
-    """The rest of a protocol."""
-
-    __slots__ = ("_asked_at", "_error", "_protocol", "_reply")
-
-    def __init__(
-        self,
-        protocol: Protocol[R],
-        asked_at: float,
-        reply: Reply,
-        error: BaseException | None,
-    ) -> None:
-        self._protocol = protocol
-        self._asked_at = asked_at
-        self._reply = reply
-        self._error = error
-
-    def __await__(self) -> Generator[Effect[Any], Any, R]:
-        protocol, error = self._protocol, self._error
-        result: Any
-        try:
-            effect = begin(protocol, self._asked_at)
-            if type(effect) is Call:
-                if isinstance(error, RequestFailed):
-                    error.about(effect)
-                effect = protocol.send(self._reply) if error is None else protocol.throw(error)
-            # Else it goes another way by now: the server runs no scripts, and has not carried out this one.
-            while True:
-                try:
-                    result = yield effect
-                except BaseException as interruption:
-                    effect = protocol.throw(interruption)
-                else:
-                    effect = protocol.send(result)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]

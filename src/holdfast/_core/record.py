@@ -16,7 +16,7 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from holdfast._core.effects import Command, Protocol, Spawn
+from holdfast._core.effects import Call, Command, Protocol, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.replies import NOTE
@@ -313,6 +313,10 @@ class LeaseRecord:
             self.overlong = False
             return self.or_why(ttl_ms, self._order(ttl_ms, shortens=True))
         return self.or_why(ttl_ms, Order(self.extensions)) if self.extensions else self.or_why(ttl_ms)
+
+    def usual_renewal(self, ttl_ms: int) -> Call | None:
+        """The request that `renew` begins with, and ends with where it is held; None where `renew` has to say."""
+        return None
 
     async def or_why(self, ttl_ms: int, *order: Order) -> int:
         """Return what `extension` says; a lease that was broken is lost for that reason."""

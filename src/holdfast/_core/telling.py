@@ -9,10 +9,11 @@ and again in between. A wake-up that comes meanwhile is kept, as it is for one t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from holdfast._core.effects import AwaitWake, Call, Effect, Now, Protocol, Reply, Sleep, Tell
+from holdfast._core.effects import AwaitWake, Call, Effect, Now, Protocol, Reply, Sleep, Tell, rest_of
+from holdfast._core.fast_path import begin
 from holdfast._core.replies import taken_of
 from holdfast._core.waiting import Busy, Grant
 
@@ -35,44 +36,29 @@ async def telling(
     start: Callable[[], Protocol[Grant | Busy]], token: str, function: Callable[[Seen], Any]
 ) -> Grant | Busy:
     """Acquire by the protocol that `start` makes, and have `function` called while it waits."""
-    return await _Telling(start(), token, function, await Now())
+    now = await Now()
+    protocol = start()
+    return await rest_of(protocol, begin(protocol, now), _Telling(token, function, now).perform)
 
 
-class _Telling(Effect["Grant | Busy"]):
-    """Passes the effects of a protocol on."""
+class _Telling:
+    """Performs the effects of the protocol."""
 
-    __slots__ = ("_began_at", "_function", "_holder", "_next_at", "_place", "_protocol", "_token")
+    __slots__ = ("_began_at", "_function", "_holder", "_next_at", "_place", "_token")
 
-    def __init__(
-        self, protocol: Protocol[Grant | Busy], token: str, function: Callable[[Seen], Any], began_at: float
-    ) -> None:
-        self._protocol = protocol
+    def __init__(self, token: str, function: Callable[[Seen], Any], began_at: float) -> None:
         self._token = token
         self._function = function
         self._began_at = self._next_at = began_at
         self._holder: str | None = None
         self._place = -1
 
-    def __await__(self) -> Generator[Effect[Any], Any, Grant | Busy]:
-        protocol = self._protocol
-        try:
-            effect = protocol.send(None)
-            while True:
-                try:
-                    value = yield from self._perform(effect)
-                except BaseException as error:
-                    effect = protocol.throw(error)
-                else:
-                    effect = protocol.send(value)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-
-    def _perform(self, effect: Effect[Any]) -> Generator[Effect[Any], Any, Reply]:
+    async def perform(self, effect: Effect[Any]) -> Reply:
         if type(effect) is AwaitWake:
-            return (yield from self._await_wake(effect))
+            return await self._await_wake(effect)
         if type(effect) is Sleep:
-            yield from self._tell()
-        value = yield effect
+            await self._tell()
+        value = await effect
         if type(effect) is Call:
             self._look_at(value if effect.sync is None else value[0])
         return value
@@ -83,20 +69,20 @@ class _Telling(Effect["Grant | Busy"]):
             _, holder, self._place, _ = taken_of(reply)
             self._holder = holder or None
 
-    def _await_wake(self, effect: AwaitWake) -> Generator[Effect[Any], Any, Reply]:
-        until = (yield from Now().__await__()) + effect.timeout_s
+    async def _await_wake(self, effect: AwaitWake) -> Reply:
+        until = await Now() + effect.timeout_s
         while True:
-            now = yield from self._tell()
+            now = await self._tell()
             wait_s = max(0.0, min(until, self._next_at) - now)
-            wake = yield AwaitWake(effect.token, wait_s)
+            wake = await AwaitWake(effect.token, wait_s)
             if wake is not None or until <= now + wait_s:
                 return wake
 
-    def _tell(self) -> Generator[Effect[Any], Any, float]:
-        now = yield from Now().__await__()
+    async def _tell(self) -> float:
+        now = await Now()
         if now >= self._next_at:
             seen = Seen(self._token, now - self._began_at, self._holder, self._place)
-            yield from Tell(self._function, seen).__await__()
-            now = yield from Now().__await__()
+            await Tell(self._function, seen)
+            now = await Now()
             self._next_at = now + _EVERY_S
         return now
