@@ -318,6 +318,22 @@ def test_whichever_is_closed_both_end(
     asyncio.run(tasks.close())
 
 
+def test_tasks_end_whose_client_is_closed_before_their_loop_has_sent(both: holdfast.Client, unique_name: str) -> None:
+    """What they ask for in one turn of the loop is sent at its end; a thread closes the client before that."""
+
+    async def main() -> list[Any]:
+        async with both.tasks.lock(unique_name):
+            pass
+        asking = [asyncio.create_task(both.tasks.lock(f"{unique_name}-{number}").acquire()) for number in range(3)]
+        asyncio.get_running_loop().call_soon(both.close)
+        done, left = await asyncio.wait(asking, timeout=PATIENCE_S)
+        for task in left:
+            task.cancel()
+        return [type(task.exception()) for task in asking if task in done]
+
+    assert asyncio.run(main()) == [holdfast.ClientClosed] * 3
+
+
 def test_tasks_of_a_closed_client(valkey_server: embedded.Server, unique_name: str) -> None:
     locks = holdfast.connect(valkey_server.url)
     locks.close()

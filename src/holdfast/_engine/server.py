@@ -13,7 +13,7 @@ from holdfast._engine.loop import Engine
 from holdfast._engine.matching import is_no_reply, is_none_either
 from holdfast._engine.pack import pack_command, spelled_out
 from holdfast._engine.place import Place
-from holdfast._engine.requests import Answer, Ask, Request
+from holdfast._engine.requests import Answer, Request
 from holdfast._lua import Script
 from holdfast._runtime.clock import clock
 
@@ -56,13 +56,7 @@ class Server(Place):
         link = self.link
         if link is not None and link.is_silent:
             link.retire()  # what it owes may be waited for longer than others wait
-            link = None
-        if link is None:
-            if self.closed:
-                self.engine.soon(request.end, None, self._closed())
-                return
-            link = self._connect()
-        link.send(request)
+        self.take_over([request])
 
     @property
     def is_open(self) -> bool:
@@ -148,19 +142,13 @@ class Server(Place):
         link = self.link = self._new()
         return link
 
-    def send_later(self, later: Ask) -> None:
-        """By the engine: send it."""
-        if self.link is None and self.closed:
-            later.end(None, self._closed())
-        else:
-            self.take_over([later])
-
     def take_over(self, requests: list[Any]) -> None:
-        """Send those instead of a connection that cannot."""
-        if requests:
-            link = self.link or self._connect()
-            for request in requests:
-                link.send(request)
+        """By the engine: send those that have no connection, or instead of one that cannot."""
+        for request in requests:
+            if self.link is not None or not self.closed:
+                (self.link or self._connect()).send(request)
+            else:
+                self.engine.soon(request.end, None, self._closed())
 
     def subscribe(self, command: str, channel: str, patience_s: float, answer: Answer) -> None:
         """Hear that channel, by SUBSCRIBE or SSUBSCRIBE; `on_deaf` is called when nothing more is heard of any."""

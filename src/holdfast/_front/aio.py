@@ -344,7 +344,7 @@ class AioFront(Front):
                     failure = RequestFailed("closed", "the client is closed", "", maybe_executed=True, transient=False)
                     ask.end(None, failure)
                 else:
-                    self.engine.call(self.topology.node_for(ask.prepared.key, None).send_later, ask)
+                    self.engine.call(self.topology.node_for(ask.prepared.key, None).take_over, [ask])
         for token in [*snapshot(self.undo), *snapshot(self.asking)]:
             number = int(owner_of(token))
             if number % 2:

@@ -186,7 +186,7 @@ class Front:
 
         later = Ask(first, record.token, clock() + first.request_timeout_s, told)
         if not self._tell(server, later):
-            self.engine.call(server.send_later, later)
+            self.engine.call(server.take_over, [later])
         return True
 
     def _tell(self, server: Server, later: Ask) -> bool:
