@@ -20,7 +20,7 @@ from holdfast._core.settings import DEFAULT
 from holdfast._engine import link as links
 from holdfast._engine.loop import READ, Engine
 from holdfast._engine.pack import PreparedRequest, pack_command, pack_script
-from holdfast._engine.requests import Ask, Bundle
+from holdfast._engine.requests import Ask, Bundle, Request
 from holdfast._engine.server import Server
 from holdfast._lua import SCRIPTS
 from holdfast._runtime.clock import clock
@@ -92,10 +92,10 @@ def lying(answer: Callable[[Ask], None]) -> Ask:
     return ask
 
 
-def told(server: Server, first: PreparedRequest = RELEASE, token: str = "t") -> Answered:
+def told(link: Any, first: PreparedRequest = RELEASE, token: str = "t", patience_s: float = 20.0) -> Answered:
     """Send it, and wait for nothing."""
     answered = Answered()
-    assert server.link.put(Ask(first, token, clock() + 20.0, lambda ask: answered(*outcome(ask))))
+    assert link.put(Ask(first, token, clock() + patience_s, lambda ask: answered(*outcome(ask))))
     return answered
 
 
@@ -313,6 +313,25 @@ def test_what_is_noted_behind_the_end_is_answered(server: Server, engine: Engine
     assert ask.outcome is not None and ask.outcome[1] is not None and ask.outcome[1].maybe_executed
 
 
+def test_what_is_put_behind_the_end_is_answered(server: Server, engine: Engine) -> None:
+    """By a thread that had found the connection open."""
+    link = connected(server)
+    on_engine(engine, link.close)
+    link.is_open = True
+    assert told(link).kind() == "closed"
+
+
+def test_what_is_put_behind_the_end_of_a_client_is_answered(server: Server, peer: Peer, engine: Engine) -> None:
+    """By an event loop that was held up for long: its requests of one turn are sent together."""
+    connected(server)
+    on_engine(engine, server.close)
+    ask = Ask(ALONE, "t", clock() + 20.0)
+    server.put_all([ask])
+    eventually(lambda: ask.outcome)
+    assert ask.outcome is not None and ask.outcome[1] is not None and ask.outcome[1].kind == "closed"
+    assert len(peer.ends) == 1, "it is not connected to any more"
+
+
 def test_a_piece_that_the_socket_does_not_take_at_once_is_sent_in_the_end(server: Server, peer: Peer) -> None:
     connected(server)
     peer.answer = lambda words: b":%d\r\n" % len(words[-1])
@@ -411,6 +430,20 @@ def test_a_script_that_is_never_known_is_not_sent_for_ever(server: Server, peer:
     peer.answer = lambda words: b"-NOSCRIPT no\r\n"
     assert asked(server).kind() == "NOSCRIPT"
     assert [words[0] for words in peer.asked[1:]] == [b"EVALSHA", b"EVAL"]
+
+
+def test_a_script_that_is_not_known_at_the_end_is_answered(server: Server, peer: Peer, engine: Engine) -> None:
+    """What is done with the reply before it closes the client."""
+    connected(server)
+    peer.answer = lambda words: b"+x\r\n-NOSCRIPT no\r\n" if words[0] == b"EVALSHA" else None
+    answered, script = Answered(), SCRIPTS["acquire"]
+
+    def send() -> None:
+        server.send(pack_command(("ECHO", "x")), 20.0, None, None, lambda _reply, _failure: server.close())
+        server.send(pack_script(script, KEYS.all, ("t", 1)), 20.0, None, script, answered)
+
+    engine.call(send)
+    assert answered.kind() == "closed"
 
 
 # ---- together ----
@@ -542,7 +575,7 @@ def test_a_server_that_is_slow_is_not_passed_by(server: Server, peer: Peer) -> N
 def test_a_reply_that_is_not_waited_for_is_read_in_the_end(server: Server, peer: Peer) -> None:
     connected(server)
     peer.answer = lambda words: b":1\r\n"
-    answered = told(server)
+    answered = told(server.link)
     assert answered.wait() == (1, None)
 
 
@@ -553,7 +586,7 @@ def test_replies_that_are_not_waited_for_are_read_with_the_next(
     connected(server)
     sha = RELEASE.script.sha.encode()
     peer.answer = lambda words: b":1\r\n" if words[1] == sha else GRANTED
-    answers = [told(server, token=f"t{number}") for number in range(3)]
+    answers = [told(server.link, token=f"t{number}") for number in range(3)]
     peer.heard(2)
     assert asked(server).wait() == ([1, 7], None)
     assert [answered.wait() for answered in answers] == [(1, None)] * 3
@@ -565,7 +598,7 @@ def test_what_is_not_waited_for_is_answered_when_the_connection_ends(
     monkeypatch.setattr(links, "LIE_S", 3_600.0)
     connected(server)
     peer.answer = lambda words: None
-    answered = told(server)
+    answered = told(server.link)
     peer.heard(2)
     peer.hang_up()
     assert answered.kind() == "broken"
@@ -589,6 +622,25 @@ def test_messages_come_between_replies(server: Server, peer: Peer, engine: Engin
     peer.hang_up()
     eventually(lambda: ends, "it is told once nothing more is heard")
     assert ends == [False], "which was not the doing of this process"
+
+
+def test_what_is_not_waited_for_ends_in_time_though_messages_may_come(
+    server: Server, peer: Peer, engine: Engine
+) -> None:
+    connected(server)
+    with_messages(server, peer, engine)
+    engine.forget(server.link._alarm)  # as when nothing was asked for a while
+    on_engine(engine, server.link.expire)
+    peer.answer = lambda words: None
+    assert told(server.link, patience_s=0.2).kind() == "silent"
+
+
+def test_what_another_thread_is_about_to_write_ends_in_time(server: Server, engine: Engine) -> None:
+    link, answered = connected(server), Answered()
+    link._gathered.append(Request(b"", clock() + 0.2, None, None, answered))
+    engine.call(link.alarm, clock())  # it is looked at before its time, too
+    assert answered.kind() == "silent"
+    link._gathered.clear()
 
 
 class Interrupted(BaseException):
@@ -624,7 +676,7 @@ def test_while_messages_may_come_everything_is_read_at_once(
     peer.answer = lambda words: SUBSCRIBED if words[0] == b"SUBSCRIBE" else b":1\r\n"
     engine.call(server.subscribe, "SUBSCRIBE", "c", 20.0, subscribed)
     subscribed.wait()
-    assert told(server).wait() == (1, None)
+    assert told(server.link).wait() == (1, None)
 
 
 def reads_of(link: Any) -> list[None]:

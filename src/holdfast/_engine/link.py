@@ -350,6 +350,8 @@ class Link(Matching):
         self._queue.append(later)
         self._write_or_leave()
         self._have_ticks()
+        if self.ended:
+            self._engine.call(self.rescue)
         return True
 
     def put_all(self, asks: list[Any]) -> None:
@@ -367,7 +369,7 @@ class Link(Matching):
         if failure is not None and failure.kind == "NOSCRIPT" and request.script is not None:
             if request.outcome is None:
                 request.spell_out()
-                self._queue.append(request)
+                self._engine.call(self.send, request)
         elif by_engine or request.ends_anywhere:
             request.end(reply, failure)
         else:
@@ -519,13 +521,16 @@ class Link(Matching):
             self._engine.call(self._engine.later, LIE_S, self._tick, None)
 
     def _tick(self, first: Any) -> None:
-        """Read replies that are not waited for, when no other request has come by for a while."""
+        """Read replies that are not waited for, when no other request has come by for a while; and look for late ones.
+
+        Where they are read at once, they may be late all the same.
+        """
         pending = snapshot(self._pending)
-        if self._armed or self.ended or not pending:
+        if self.ended or not pending:
             self._ticks = False
-        elif pending[0] is first:
+        elif self._armed or pending[0] is first:
             self._ticks = False
-            self.alarm(first.deadline)
+            self.alarm(min(request.deadline for request in pending))
             self.rescue()
         else:
             self._engine.later(LIE_S, self._tick, pending[0])
@@ -602,7 +607,7 @@ class Link(Matching):
         now, next_at = clock(), float("inf")
         self._alarm, self._alarm_at = None, float("inf")
         expired: list[Any] = []
-        for request in [*snapshot(self._pending), *snapshot(self._queue)]:
+        for request in [*snapshot(self._queue), *self._under_way()]:
             if request.outcome is None:
                 if request.deadline <= now:
                     expired.append(request)
@@ -678,12 +683,15 @@ class Link(Matching):
         self._deaf()
 
     def _under_way(self) -> list[Any]:
-        return [*snapshot(self._pending), *snapshot(self._gathered)]
+        """Return what was taken to be written. It goes from the gathered to the pending: those are looked at last."""
+        gathered = snapshot(self._gathered)
+        return [*snapshot(self._pending), *gathered]
 
     def _end_all(self) -> None:
+        queued = snapshot(self._queue)
         for request in self._under_way():
             request.end(None, self._failure.again(maybe_executed=True))
-        for request in snapshot(self._queue):
+        for request in queued:
             request.end(None, self._failure.again(maybe_executed=False))
 
     def _close(self) -> None:
