@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -555,6 +556,19 @@ def test_a_seat_that_is_never_left_is_passed_by(server: Server, peer: Peer) -> N
         assert peer.came_on == [0, 1], "by another connection"
     finally:
         link._seat.clear()
+
+
+def test_a_seat_that_is_not_left_while_the_process_is_held_up_is_waited_for(server: Server, peer: Peer) -> None:
+    """As by SIGSTOP, or a machine that is busy: the engine looks late, and that thread had no time either."""
+    link = connected(server)
+    peer.answer = lambda words: GRANTED
+    link._seat[""] = (0,)
+    answered = asked(server)
+    eventually(lambda: any(entry[2].act == link._look_for_stuck for entry in list(server.engine._timers)))
+    on_engine(server.engine, partial(time.sleep, links.STUCK_S + 0.1))
+    link._seat.clear()
+    assert answered.wait() == ([1, 7], None)
+    assert peer.came_on == [0, 0], "by the same connection"
 
 
 def test_a_server_that_is_slow_is_not_passed_by(server: Server, peer: Peer) -> None:

@@ -65,6 +65,8 @@ CONNECT_SILENCE_S = 1.0
 RESCUE_S = 0.02
 #: No thread has the seat, or leads without a step, for longer than this, but below a signal handler, s.
 STUCK_S = 0.25
+#: A look for that which comes later says that the whole process was held up, s: that thread gets the same time again.
+LATE_S = 0.05
 #: Who leads looks whether the connection has ended, and all is sent, at least this often, s.
 SLICE_S = 0.02
 #: Replies that are not waited for are read after this, s, or twice this.
@@ -491,15 +493,16 @@ class Link(Matching):
         elif self._sock is not None:
             self.write()
             if self._seat or self._reading:
-                self._engine.later(STUCK_S, self._look_for_stuck, self._writes, self._reads)
+                late_at = clock() + STUCK_S + LATE_S
+                self._engine.later(STUCK_S, self._look_for_stuck, self._writes, self._reads, late_at)
             elif self._pending or (self._subscribes and not self._retired):
                 self._watch(True)
             else:
                 self._end_if_done()
 
-    def _look_for_stuck(self, writes: int, reads: int) -> None:
+    def _look_for_stuck(self, writes: int, reads: int, late_at: float) -> None:
         """A signal handler goes on and on, above a thread that was writing or reading: others go by another way."""
-        if self.ended or not (self._seat or self._reading):
+        if self.ended or not (self._seat or self._reading) or clock() > late_at:
             self.rescue()
         elif (self._seat and self._writes == writes) or (self._reading and self._reads == reads):
             self.is_torn = True
