@@ -145,7 +145,7 @@ def test_what_is_wrong_with_one_lock_is_told_of_that_one(server: embedded.Server
         look.set(f"{key(names[30])}:fence", str(2**53), px=60_000)
         look.rpush(key(names[40]), "no string")
         look.pexpire(key(names[40]), 60_000)
-        found = await acquire_all(locks, names, timeout=0)
+        found = await acquire_all(locks, names, timeout=PATIENCE_S)
         wrong = [number for number, got in enumerate(found) if isinstance(got, Exception)]
         assert wrong == [20, 30, 40]
         assert isinstance(found[20], ServerError) and names[20] in str(found[20]) and "BADFENCE" in str(found[20])
