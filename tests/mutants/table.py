@@ -1254,8 +1254,8 @@ LINES: tuple[Mutant, ...] = tuple(
         ("an undisturbed tenure needs no inbox", TENURE, " or not self.hears(key)", ""),
         (
             "a tenure forgets what was told early",
-            TENURE,
-            "        if self._early.take(tenure.token, Wake.YIELD):\n",
+            "_core/early.py",
+            "        if self.take(token, Wake.YIELD):\n",
             "        if False:\n",
         ),
         ("every tenure is undisturbed", EXCLUSIVE, "self.keys.lock if grant.more else None", "self.keys.lock"),
@@ -1267,8 +1267,8 @@ LINES: tuple[Mutant, ...] = tuple(
         (
             "a handed-on lease has a deadline of its own",
             EXCLUSIVE,
-            "now, until=self.deadline",
-            "now, until=now + self.ttl_ms / 1000",
+            "self.ttl_ms, now, self.deadline)",
+            "self.ttl_ms, now, now + self.ttl_ms / 1000)",
         ),
         (
             "a turn that leaves takes its lease along",
@@ -1385,7 +1385,7 @@ KEEPS: tuple[Mutant, ...] = tuple(
         ("a repeat of what cut a lease cuts the next one", EXCLUSIVE, "if self.is_cut else", "if False else"),
         ("a lease that others wait behind is kept", "_core/exclusive.py", "kept.wanted = grant.waited", "pass"),
         ("keepers are not told", WANTED, "if not count or count > 0", "if count and count > 0"),
-        ("an early word is forgotten", KEEPING, "            kept.wanted = True\n", "            pass\n"),
+        ("an early word is forgotten", "_core/early.py", "if self.take(token, Wake.YIELD):", "if False:"),
     )
 )
 

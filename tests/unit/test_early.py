@@ -27,12 +27,7 @@ class Holder:
     def __init__(self) -> None:
         self.schedule = Schedule()
         self.spawned: list[Protocol[None]] = []
-        self.lines: Any = self
-        self.lease_cache: Any = self
         self.notices = HolderNotices(self, True)
-
-    def told(self, token: str) -> None:
-        """Stand in for lines that know no such token."""
 
     def missing_inbox(self, key: str) -> None:
         return None

@@ -31,7 +31,8 @@ class Client:
         self.watched: list[LeaseRecord] = []
         self.spawned: list[Protocol[None]] = []
         self.here = True
-        self.lease_cache = LeaseCache(DEFAULT, self.watched.append, self.spawned.append, Early(), lambda: self.here)
+        self.early = Early()
+        self.lease_cache = LeaseCache(DEFAULT, self.watched.append, self.spawned.append, self.early, lambda: self.here)
         self.cache_for_s = cache_for_s
 
     def grant(self, now: float = 0.0) -> KeptLease:
@@ -117,7 +118,7 @@ def test_what_an_exception_has_left_unsent_is_released_at_its_end(client: Client
     hold = client.grant()
     assert hold.hand_on(1.0)
     with pytest.raises(KeyboardInterrupt):
-        client.lease_cache.told(TOKEN)
+        client.early.told(TOKEN)
     client.lease_cache.spawn = spawn
     assert not hold.tenure.take("a", 1.1)
     hold.tenure.look(1.0 + client.cache_for_s + 1.5)
@@ -126,7 +127,7 @@ def test_what_an_exception_has_left_unsent_is_released_at_its_end(client: Client
 
 def test_who_has_it_lets_go_when_told(client: Client) -> None:
     hold = client.grant()
-    client.lease_cache.told(TOKEN)
+    client.early.told(TOKEN)
     assert not client.spawned and not hold.hand_on(1.0)
     assert TOKEN not in [kept.token for kept in client.lease_cache.values()]
 
@@ -134,21 +135,21 @@ def test_who_has_it_lets_go_when_told(client: Client) -> None:
 def test_what_is_idle_is_released_when_told(client: Client) -> None:
     hold = client.grant()
     assert hold.hand_on(1.0)
-    client.lease_cache.told(TOKEN)
-    client.lease_cache.told(TOKEN)
+    client.early.told(TOKEN)
+    client.early.told(TOKEN)
     assert not hold.tenure.take("a", 1.0)
     assert client.requests() == ["release"]
 
 
 def test_what_is_told_before_the_grant_is_known_counts(client: Client) -> None:
-    client.lease_cache.told(TOKEN)
+    client.early.told(TOKEN)
     assert not client.grant().hand_on(1.0)
 
 
 def test_a_broken_inbox_ends_it(client: Client) -> None:
     hold = client.grant()
     assert hold.hand_on(1.0)
-    client.lease_cache.inbox_lost()
+    client.early.inbox_lost()
     assert client.requests() == ["release"] and not client.lease_cache
 
 
@@ -251,7 +252,7 @@ def test_told_while_it_is_cut(client: Client) -> None:
     client.watched[0].check_expired(0.7)
 
     def answer(call: Call) -> int:
-        client.lease_cache.told(TOKEN)
+        client.early.told(TOKEN)
         return 1
 
     assert client.requests(0.7, answer) == ["renew", "release"]

@@ -355,9 +355,9 @@ def hearing() -> Lines:
 def test_a_tenure_goes_on_where_no_other_client_waits(hearing: Lines) -> None:
     tenure = undisturbed(hearing)
     assert tenure.ends_at == 10.0 + SETTINGS.undisturbed_ms / 1000
-    hearing.told("another token" + MARK)
+    hearing._early.told("another token" + MARK)
     assert tenure.ends_at > 10.002
-    hearing.told(tenure.token)
+    hearing._early.told(tenure.token)
     assert tenure.ends_at == 10.002
 
 
@@ -366,20 +366,20 @@ def test_a_tenure_is_short_without_an_inbox() -> None:
 
 
 def test_a_tenure_that_was_told_before_it_began_is_short(hearing: Lines) -> None:
-    hearing.told("a:1:9" + MARK)
+    hearing._early.told("a:1:9" + MARK)
     assert undisturbed(hearing).ends_at == 10.002
     assert not hearing._early.take("a:1:9" + MARK, Wake.YIELD), "once"
 
 
 def test_what_was_told_of_tokens_that_never_begin_is_forgotten(hearing: Lines) -> None:
     for number in range(2_500):
-        hearing.told(f"a:1:{number}{MARK}")
+        hearing._early.told(f"a:1:{number}{MARK}")
     assert len(hearing._early) <= EARLY_MAX
 
 
 def test_a_tenure_ends_soon_where_messages_may_have_been_lost(hearing: Lines) -> None:
     tenure = undisturbed(hearing)
-    hearing.inbox_lost()
+    hearing._early.inbox_lost()
     assert tenure.ends_at == 10.002
 
 
@@ -388,5 +388,5 @@ def test_a_long_tenure_stays_as_it_was_set() -> None:
     of.hears = lambda key: True
     tenure = undisturbed(of)
     assert tenure.ends_at == 13.0
-    of.told(tenure.token)
+    of._early.told(tenure.token)
     assert tenure.ends_at == 13.0

@@ -9,10 +9,11 @@ lease is made known before this is looked at. Of the two that may then see both,
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from typing import Any
+from weakref import WeakValueDictionary
 
 from holdfast._core.effects import Wake
+from holdfast._core.snapshot import snapshot
 
 __all__ = ["EARLY_MAX", "Early"]
 
@@ -24,6 +25,11 @@ _TEXT_MAX = 1_000
 
 class Early(dict[str, dict[str, str]]):
     """Texts by the kind of the message, by token. One of each client; one thread at a time notes messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: What acts when another client waits for it: tenures, by their tokens.
+        self.known: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
     def note(self, token: str, kind: str, text: str = "") -> dict[str, str]:
         """Remember it; returns all of that token, to take it out of."""
@@ -41,10 +47,21 @@ class Early(dict[str, dict[str, str]]):
         of_token = self.get(token)
         return of_token is not None and of_token.pop(kind, None) is not None
 
-    def told(self, token: str, known: MutableMapping[str, Any]) -> None:
-        """Tell what is known by that token that another client waits for it; note it where nothing is known yet."""
-        if token not in known:
+    def begin(self, token: str, one: Any) -> None:
+        """Have what stands on that token be told when another client waits for it."""
+        self.known[token] = one
+        if self.take(token, Wake.YIELD):
+            one.told()
+
+    def told(self, token: str) -> None:
+        """Act on a message of the inbox: another client waits for what that token holds."""
+        if token not in self.known:
             self.note(token, Wake.YIELD)
-        one = known.get(token)
+        one = self.known.get(token)
         if one is not None:
+            one.told()
+
+    def inbox_lost(self) -> None:
+        """Act as if others waited for everything, since messages may have been lost."""
+        for one in snapshot(self.known.values()):
             one.told()

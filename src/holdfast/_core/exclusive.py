@@ -138,20 +138,20 @@ class OneServer(_Exclusive):
     def make_record(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
         if "!" in token and crash_ms_of(token):
             return _CrashRecord(self, token, grant, ttl_ms)
-        if grant.more != plain.PLAIN:
-            since, until = grant.sent_at, grant.until
-            if not grant.stray:
-                if grant.turn is not None:
-                    return self._hold_in_line(grant.turn, token, grant, ttl_ms)
-                if grant.kept is not None:
-                    kept = self._begin_to_keep(token, grant, ttl_ms)
-                    return KeptLease(self, kept, kept, token, grant.fence, ttl_ms, since, until)
-            made = LockRecord(self.keys.name, token, grant.fence, ttl_ms, since, None, None, until)
-            made._exclusive = self
-            if grant.stray:
-                made.stray = True
-            return made
-        return self._plain(token, ttl_ms).make_record(self.keys.name, grant)
+        if grant.more == plain.PLAIN:
+            return self._plain(token, ttl_ms).make_record(self.keys.name, grant)
+        since, until = grant.sent_at, grant.until
+        if not grant.stray:
+            if grant.turn is not None:
+                return self._hold_in_line(grant.turn, token, grant, ttl_ms)
+            if grant.kept is not None:
+                kept = self._begin_to_keep(token, grant, ttl_ms)
+                return KeptLease(self, kept, kept, token, grant.fence, ttl_ms, since, until)
+        made = LockRecord(self.keys.name, token, grant.fence, ttl_ms, since, None, None, until)
+        made._exclusive = self
+        if grant.stray:
+            made.stray = True
+        return made
 
     def _begin_to_keep(self, token: str, grant: Grant, ttl_ms: int) -> CachedLease:
         """Start the cache entry of a lease that the client may keep."""
@@ -290,13 +290,13 @@ class LocalLease(LockRecord):
         self._exclusive = exclusive
         self.turn = turn
         self.tenure: Any = tenure
+        if tenure is not None:
+            tenure.holder = self
         super().__init__(exclusive.keys.name, token, fence, ttl_ms, since, None, None, until)
 
     def followed_by(self, turn: LocalWaiter, now: float) -> LocalLease:
         tenure = self.tenure
-        made = type(self)(
-            self._exclusive, turn, tenure, self.token, tenure.fence, self.ttl_ms, now, until=self.deadline
-        )
+        made = type(self)(self._exclusive, turn, tenure, self.token, tenure.fence, self.ttl_ms, now, self.deadline)
         made.renew_from = self.renew_from
         made.short_s = self.short_s
         return made
@@ -314,13 +314,10 @@ class KeptLease(LocalLease):
     keeps it, too.
     """
 
-    __slots__ = ("is_chosen", "is_cut")
+    __slots__ = ()
 
-    def __init__(self, exclusive: OneServer, turn: Any, kept: Any, *what: Any, **until: Any) -> None:
-        super().__init__(exclusive, turn, kept, *what, **until)
-        #: Its end was set by its holder. What cut it before has not been outdated yet.
-        self.is_chosen = self.is_cut = False
-        kept.holder = self
+    is_chosen = False  # its end was set by its holder
+    is_cut = False  # and what has cut it before has not been outdated yet
 
     def again(self, ttl_ms: int, now: float) -> KeptLease:
         """Make the lease of the acquire that has taken what was kept."""
@@ -350,7 +347,8 @@ class KeptLease(LocalLease):
         return super().extending(ttl_ms, asked_at)
 
     def extended(self, ttl_ms: int, sent_at: float, now: float, order: Order = RENEWAL) -> bool:
-        self.is_cut = False
+        if self.is_cut:
+            self.is_cut = False
         return super().extended(ttl_ms, sent_at, now, order)
 
     async def release(self) -> bool:

@@ -16,12 +16,10 @@ from collections.abc import Hashable, Iterable
 
 from holdfast._core.effects import Listen, Now, Protocol, Sleep, Unlisten, Wake
 from holdfast._core.failure import RequestFailed
-from holdfast._core.lease_cache import LeaseCache
 from holdfast._core.record import LeaseRecord, broken_by, note_for
 from holdfast._core.schedule import Schedule
 from holdfast._core.settings import Settings
-from holdfast._core.tenure import Lines
-from holdfast._core.tokens import KEPT
+from holdfast._core.tokens import MARK
 
 __all__ = ["HolderNotices"]
 
@@ -40,8 +38,6 @@ class Driver(typing.Protocol):
 
     schedule: Schedule
     settings: Settings
-    lease_cache: LeaseCache
-    lines: Lines
 
     @property
     def closed(self) -> bool: ...
@@ -143,8 +139,7 @@ class HolderNotices:
         """Have another inbox opened for leases that were held for a while, after one has ended."""
         driver = self._driver
         driver.schedule.look_s = LOOK_S
-        driver.lease_cache.inbox_lost()
-        driver.lines.inbox_lost()
+        driver.schedule.early.inbox_lost()
         self._listen_for_old(now)
 
     def _listen_for_old(self, now: float) -> None:
@@ -152,12 +147,13 @@ class HolderNotices:
 
     def told(self, token: str, wake: Wake) -> None:
         """Act on a message to a holder."""
-        driver = self._driver
-        (driver.lease_cache if token.endswith(KEPT) else driver.lines).told(token)
+        schedule = self._driver.schedule
+        if token.endswith(MARK):
+            schedule.early.told(token)
         if wake.kind == Wake.YIELD:
             return
-        early = driver.schedule.early.note(token, wake.kind, wake.text)
-        for record in driver.schedule:
+        early = schedule.early.note(token, wake.kind, wake.text)
+        for record in schedule:
             if record.token == token and record.alive:
                 self._heed(record, early, wake.kind)
                 return

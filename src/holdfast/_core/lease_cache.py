@@ -15,14 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
-from weakref import WeakValueDictionary
 
 from holdfast._core.early import Early
-from holdfast._core.effects import Listen, Now, Protocol, Unlisten, Wake
+from holdfast._core.effects import Listen, Now, Protocol, Unlisten
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import Settings
-from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import Tenure
 from holdfast._core.waiting import request_timeout_for
 
@@ -69,7 +67,7 @@ class CachedLease(Tenure):
         self.ended = False
         #: Another client, or another part of this one, asks for it.
         self.wanted = False
-        self.holder: Any = None  # a `KeptLease`, or
+        self.holder = None  # a `KeptLease`, or
         self.idle: Idle = []  # the last of these
         self.record: Any = None
         self.watch: _Watch | None = None
@@ -216,28 +214,17 @@ class LeaseCache(dict[str, CachedLease]):
         self.watch = watch
         self.spawn = spawn
         self.is_here = is_here
-        self._tokens: WeakValueDictionary[str, CachedLease] = WeakValueDictionary()
         self._early = early
         self._opening = False
 
     def begin(self, kept: CachedLease) -> None:
-        self[kept.key] = self._tokens[kept.token] = kept
-        if self._early.take(kept.token, Wake.YIELD):
-            kept.wanted = True
+        self[kept.key] = kept
+        self._early.begin(kept.token, kept)
 
     def has_idle(self, token: str) -> bool:
         """True if that token's lease is kept here, and not in use."""
-        kept = self._tokens.get(token)
-        return kept is not None and type(kept.holder) is list
-
-    def told(self, token: str) -> None:
-        """Act on a message of the inbox: others want what that token holds."""
-        self._early.told(token, self._tokens)
-
-    def inbox_lost(self) -> None:
-        """Keep nothing on, since messages may have been lost."""
-        for kept in snapshot(self.values()):
-            kept.told()
+        kept = self._early.known.get(token)
+        return isinstance(kept, CachedLease) and type(kept.holder) is list
 
     def hears(self, key: str, listening: bool) -> bool:
         """True if what is granted now can be kept: the inbox is open there. Else it is opened for the next ones."""

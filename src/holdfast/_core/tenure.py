@@ -33,10 +33,9 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
-from weakref import WeakValueDictionary
 
 from holdfast._core.early import Early
-from holdfast._core.effects import AwaitTurn, Now, Protocol, Spawn, Wake
+from holdfast._core.effects import AwaitTurn, Now, Protocol, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.settings import Settings
@@ -79,7 +78,10 @@ class Tenure:
     `ends_at`, nor with less validity than `least_s`. Where others wait, it ends at `fair_until`.
     """
 
-    __slots__ = ("__weakref__", "ends_at", "fair_until", "fence", "last_fence", "least_s", "over", "token")
+    __slots__ = ("__weakref__", "ends_at", "fair_until", "fence", "holder", "last_fence", "least_s", "over", "token")
+
+    #: The last lease that stands on it; of what is kept see `lease_cache.py`.
+    holder: Any
 
     def __init__(self, token: str, fence: int, ends_at: float, least_s: float = 0.0) -> None:
         self.token = token
@@ -143,7 +145,6 @@ class Lines(dict[Any, "Line"]):
         self.guard = guard
         #: Whether the client would hear that another one waits for the lock of that key.
         self.hears: Callable[[str], bool] = lambda key: False
-        self._alone: WeakValueDictionary[str, Tenure] = WeakValueDictionary()
         self._early = early
 
     def goes_on(self, tenure: Tenure, key: str, now: float) -> None:
@@ -152,19 +153,7 @@ class Lines(dict[Any, "Line"]):
         if undisturbed_until <= tenure.ends_at or not self.hears(key):
             return
         tenure.ends_at = undisturbed_until
-        self._alone[tenure.token] = tenure
-        if self._early.take(tenure.token, Wake.YIELD):
-            tenure.told()
-
-    def told(self, token: str) -> None:
-        """Act on a message of the inbox: another client waits for what that token holds."""
-        if token.endswith(MARK):
-            self._early.told(token, self._alone)
-
-    def inbox_lost(self) -> None:
-        """End undisturbed tenures as soon as is fair, since messages may have been lost."""
-        for tenure in snapshot(self._alone.values()):
-            tenure.told()
+        self._early.begin(tenure.token, tenure)
 
     def wake_all(self) -> None:
         for line in snapshot(self.values()):
