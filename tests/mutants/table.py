@@ -1240,12 +1240,12 @@ QUORUM: tuple[Mutant, ...] = tuple(
 LINES: tuple[Mutant, ...] = tuple(
     Mutant(what, file, old, new, IN_LINES)
     for what, file, old, new in (
-        ("an acquire leaves no note", TENURE, "    note.last = _Asking\n", ""),
+        ("an acquire leaves no note", TENURE, "    note.last = _ASKING\n", ""),
         (
             "a note is not compared with the lease",
             TENURE,
             "return state is not _HELD and",
-            "return note.last is _No and",
+            "return note.last is _NONE and",
         ),
         ("a line is not looked for", TENURE, " and note not in lines", ""),
         ("who is not alone waits in no line", TENURE, "return state is not _HELD and note not in lines", "return True"),

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from holdfast._core.early import Early
 from holdfast._core.record import LeaseRecord, LeaseState, Order
 from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.snapshot import snapshot
 
 __all__ = ["Schedule"]
 
@@ -65,11 +66,7 @@ class Schedule:
         return len(self._live) + len(self._new)
 
     def __iter__(self) -> Iterator[LeaseRecord]:
-        while True:
-            try:
-                return iter([*self._new.values(), *self._live.values()])
-            except RuntimeError:
-                pass  # another thread has added one, or removed it
+        return iter(snapshot(self._new.values()) + snapshot(self._live.values()))
 
     def add(self, record: LeaseRecord, jitter: float) -> float:
         """Watch a record; returns when it needs attention first. `jitter` is a random number in [0, 1)."""

@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from holdfast._core.early import Early
@@ -106,14 +107,8 @@ class Tenure:
         return (self.last_fence, self.fence) if self.last_fence else ()
 
 
-class _Asking:
-    """What stands in a note until a lease comes of the acquire that left it."""
-
-    state = LeaseState.HELD
-
-
-class _No(_Asking):
-    state = LeaseState.RELEASED
+#: What stands in a note until a lease comes of the acquire that left it, and before any.
+_ASKING, _NONE = SimpleNamespace(state=LeaseState.HELD), SimpleNamespace(state=LeaseState.RELEASED)
 
 
 class Note:
@@ -126,13 +121,13 @@ class Note:
 
     def __init__(self) -> None:
         #: The lease that came of it, or what stands for one until then.
-        self.last: LeaseRecord | type[_Asking] = _No
+        self.last: LeaseRecord | SimpleNamespace = _NONE
 
 
 def is_alone(note: Note, lines: Lines) -> bool:
     """True if an acquire that leaves its note finds no other one, and so begins no line."""
     state = note.last.state
-    note.last = _Asking
+    note.last = _ASKING
     return state is not _HELD and note not in lines
 
 
@@ -163,35 +158,27 @@ class Lines(dict[Any, "Line"]):
 class Line:
     """The acquires of one lock in one client."""
 
-    #: Turns that wait for the right, in order, and some that have left. Only the owner takes any out.
-    waiters: deque[LocalWaiter] | tuple[()] = ()
     #: The owner's lease, or the one before it; and what the owner may take, or has to pass on.
     record: LeaseRecord | None = None
     tenure: Tenure | None = None
     #: It has ended; since the server is in trouble, which each turn has to see for itself.
     dead = failed = False
 
-    # Without slots: most lines never get more than this.
     def __init__(self, lines: Lines, key: object, owner: LocalWaiter) -> None:
         self.lines = lines
         self.key = key
         #: The turn that has the right.
         self.owner = owner
-
-    def append(self, turn: LocalWaiter) -> None:
-        waiters = self.waiters
-        if type(waiters) is not deque:
-            waiters = vars(self).setdefault("waiters", deque())  # of several threads one makes it, in one step
-        waiters.append(turn)
+        #: Those that wait for it, in order, and some that have left. Only the owner takes any out.
+        self.waiters: deque[LocalWaiter] = deque()
 
     def successor(self) -> LocalWaiter | None:
         waiters = self.waiters
-        if type(waiters) is deque:
-            while waiters:
-                first: LocalWaiter = waiters[0]
-                if first is not self.owner and not first.over:
-                    return first
-                waiters.popleft()
+        while waiters:
+            first = waiters[0]
+            if first is not self.owner and not first.over:
+                return first
+            waiters.popleft()
         return None
 
     def behind(self) -> int:
@@ -204,8 +191,7 @@ class Line:
         if lines.get(key) is self:
             lines.pop(key, None)
         self.record = None  # which knows its turn, and that this line
-        if self.waiters:
-            self.wake_all()
+        self.wake_all()
 
     def wake_all(self) -> None:
         for turn in snapshot(self.waiters):
@@ -254,7 +240,7 @@ class LocalWaiter:
     #: Wakes it where it waits; set by the driver.
     bell: Callable[[], None] | None = None
 
-    # Without slots, as a line.
+    # Without slots: most turns never get more than this.
     def __init__(self, token: str, arrived_at: float) -> None:
         self.token = token
         self.arrived_at = arrived_at
@@ -272,7 +258,7 @@ class LocalWaiter:
             self.line = line
             if not self.token.endswith(MARK):
                 self.token += MARK
-            line.append(self)
+            line.waiters.append(self)
             if not line.dead:
                 return
             if lines.get(key) is line:
