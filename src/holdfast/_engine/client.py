@@ -22,10 +22,11 @@ from holdfast._core.replies import COUNT, FITS, MAYBE
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
 from holdfast._core.tokens import is_sharded
+from holdfast._engine.link import Link
 from holdfast._engine.loop import Engine
 from holdfast._engine.operation import Operation
 from holdfast._engine.pack import pack_command, pack_script, pack_sync, spelled_out
-from holdfast._engine.requests import Answer
+from holdfast._engine.requests import Answer, Request
 from holdfast._engine.server import Server
 from holdfast._engine.topology import Topology
 from holdfast._lua import SCRIPTS
@@ -83,8 +84,8 @@ class Client(Agent):
         self._breaks = 0
         self.missing_inbox = self._missing
         topology.on_moved = self._moved
-        #: Where sessions are, which stay on one connection.
-        self._sessions: dict[str, Server] = {}
+        #: The connections of sessions, which stay on theirs.
+        self._sessions: dict[str, Link] = {}
 
     def unhandled(self, task: Task, error: BaseException) -> None:
         if not isinstance(error, RequestFailed):
@@ -146,18 +147,25 @@ class Client(Agent):
         server.send(packed, patience_s, fits, None if asking else script, answer)
 
     def _send_in(self, effect: Command, server: Server, patience_s: float, _asking: bool, answer: Answer) -> None:
-        """To where its session is; `ends` it, as trouble does."""
+        """On the connection of its session, which it may end, as trouble does."""
         session = effect.session
         assert session is not None
-        server = self._sessions.pop(session, server)
+        link = self._sessions.pop(session, None) or server.private()
+        if link is None:
+            self.engine.soon(answer, None, server.gone())
+            return
         ends = str(effect.args[0]).upper() in ("EXEC", "DISCARD", "UNWATCH")
 
         def answered(reply: Any, failure: RequestFailed | None) -> None:
-            if failure is None and not ends:
-                self._sessions[session] = server
+            if failure is not None:
+                link.close()
+            elif ends:
+                link.server.spares.append(link)
+            else:
+                self._sessions[session] = link
             answer(reply, failure)
 
-        server.send_in(session, ends, pack_command(effect.args), patience_s, effect.fits, answered)
+        link.send(Request(pack_command(effect.args), clock() + patience_s, effect.fits, None, answered))
 
     # -- inboxes ----------------------------------------------------------------------------------
 
@@ -308,10 +316,6 @@ class Client(Agent):
         if not self.closing and self.front.finalizer.peek() is None:
             self.front.finalizer()  # which keeps it; where it did that, the exception came later
             self.front.begin_close()
-
-    def arm(self, at: float) -> None:
-        """Something is due then."""
-        self._arm(at)
 
     def sweep(self, hold: LeaseRecord) -> None:
         """Give back a lease that reached no caller, or whose block ended without a release."""

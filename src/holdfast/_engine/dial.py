@@ -17,7 +17,6 @@ from holdfast._core.failure import RequestFailed
 from holdfast._engine.handshake import connection_failed, is_tls, late
 from holdfast._engine.matching import PUSHES
 from holdfast._engine.pack import pack_command
-from holdfast._engine.place import Place
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import importing
 
@@ -39,7 +38,7 @@ class Dial:
     """
 
     def __init__(
-        self, server: Place, connected: Callable[[Any, bool], None], failed: Callable[[RequestFailed], None]
+        self, server: Any, connected: Callable[[Any, bool], None], failed: Callable[[RequestFailed], None]
     ) -> None:
         self._server = server
         self._engine = server.engine
@@ -123,7 +122,7 @@ def _speaks_resp3(sock: socket.socket) -> bool:
     return not isinstance(reply, hiredis.ReplyError)
 
 
-def _connect(connection: Any, server: Place) -> None:
+def _connect(connection: Any, server: Any) -> None:
     server.tls = is_tls(connection)
     _prepare(connection)
     connection.connect()

@@ -45,7 +45,6 @@ from holdfast._engine.dial import Dial, disconnect
 from holdfast._engine.loop import READ, WRITE, Timer
 from holdfast._engine.matching import BEFORE_VAST, VAST, Matching, is_no_reply
 from holdfast._engine.pack import Group
-from holdfast._engine.place import Place
 from holdfast._engine.requests import MAY_LIE, Ask, Bundle, Messages
 from holdfast._runtime.clock import clock
 from holdfast._runtime.greenlets import who_patched
@@ -91,7 +90,7 @@ def _shut(sock: socket.socket) -> None:
 class Link(Matching):
     """One connection."""
 
-    def __init__(self, server: Place, *, is_inbox: bool = False) -> None:
+    def __init__(self, server: Any, *, is_inbox: bool = False) -> None:
         super().__init__(server.name, is_inbox, Messages(server))
         self.server = server
         #: Whether messages come between its replies.

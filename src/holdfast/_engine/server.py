@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.forms import Fits
+from holdfast._engine.handshake import late
 from holdfast._engine.link import Link
 from holdfast._engine.loop import Engine
 from holdfast._engine.matching import is_no_reply, is_none_either
 from holdfast._engine.pack import pack_command, spelled_out
-from holdfast._engine.place import Place
 from holdfast._engine.requests import Answer, Request
 from holdfast._lua import Script
 from holdfast._runtime.clock import clock
@@ -32,22 +33,32 @@ def _is_pong(reply: Reply) -> bool:
     return reply == b"PONG" or (type(reply) is list and reply[:1] == [b"pong"])
 
 
-class Server(Place):
-    """One server of one client: its connection, made when it is first needed."""
+class Server:
+    """What is known of a server, and who is told how its connections fare."""
 
     def __init__(self, engine: Engine, name: str, make: Callable[[], Any]) -> None:
-        super().__init__(engine, name, make)
+        self.engine = engine
+        self.name = name
+        self.make = make
         self.closed = False
-        #: That for messages, where the server has no RESP3; whether anything waits for some.
+        #: Whether its connections are encrypted, as far as is known; and whether it has closed one at HELLO.
+        self.tls = self.hello_closes = False
+        #: How often one of its connections got on while it was made; threads that connect.
+        self.steps = 0
+        self.dialling: set[threading.Thread] = set()
+        #: The shared connection, and that for messages, where the server has no RESP3, if there are such.
+        self.link: Link | None = None
         self._inbox: Link | None = None
+        self.on_message: Callable[[Reply], None] = lambda _: None
+        self.on_deaf: Callable[[bool], None] = lambda _: None
+        #: Whether anything waits for messages.
+        self.is_awaited: Callable[[], bool] = lambda: False
         #: Whether it has sharded channels, and this user may listen to them, as far as is known.
         self.shards = True
         #: Whether scripts there can tell us something, as far as is known: until its connection ends.
         self.tells: bool | None = None
-        self.is_awaited: Callable[[], bool] = lambda: False
-        #: Those of sessions, and what blocks may take.
-        self._sessions: dict[str, Link] = {}
-        self._spares: list[Link] = []
+        #: What blocks may take.
+        self.spares: list[Link] = []
         self._all: set[Link] = set()
 
     def send(self, packed: bytes, patience_s: float, fits: Fits | None, script: Script | None, answer: Answer) -> None:
@@ -71,35 +82,14 @@ class Server(Place):
         else:
             self.engine.call(self.take_over, [*asks])  # who asks goes on with its own list
 
-    def send_in(
-        self, session: str, ends: bool, packed: bytes, patience_s: float, fits: Fits | None, answer: Answer
-    ) -> None:
-        """Send it on the connection of that session; `ends` it, as trouble does."""
-        if self.closed:
-            self.engine.soon(answer, None, self._closed())
-            return
-        link = self._sessions.pop(session, None) or self._private()
-
-        def answered(reply: Reply, failure: RequestFailed | None) -> None:
-            if failure is not None:
-                link.close()
-            elif ends:
-                self._spares.append(link)
-            else:
-                self._sessions[session] = link
-            answer(reply, failure)
-
-        link.send(Request(packed, clock() + patience_s, fits, None, answered))
-
     def send_all(
         self, parts: list[tuple[bytes, Fits | None]], script: Script, patience_s: float, answer: Answer
     ) -> None:
         """Send a script and commands that wait behind it on a connection of their own; the result has all replies."""
-        if self.closed:
-            self.engine.soon(answer, None, self._closed())
+        link, deadline = self.private(), clock() + patience_s
+        if link is None:
+            self.engine.soon(answer, None, self.gone())
             return
-        link = self._private()
-        deadline = clock() + patience_s
         replies: list[Reply] = []
         failures: list[RequestFailed] = []
 
@@ -111,7 +101,7 @@ class Server(Place):
             if len(replies) < len(parts):
                 return
             if not failures:
-                self._spares.append(link)
+                self.spares.append(link)
                 answer(tuple(replies), None)
                 return
             link.retire()
@@ -124,13 +114,14 @@ class Server(Place):
         for packed, fits in parts:
             link.send(Request(packed, deadline, fits, None, answered))
 
-    def _private(self) -> Link:
-        while self._spares:
-            if (link := self._spares.pop()).is_open:
+    def private(self) -> Link | None:
+        """A connection that no other request uses, for what may block; None where the client is closed."""
+        while self.spares:
+            if (link := self.spares.pop()).is_open:
                 return link
-        return self._new()
+        return None if self.closed else self._new()
 
-    def _closed(self) -> RequestFailed:
+    def gone(self) -> RequestFailed:
         return RequestFailed("closed", "the client is closed", self.name, maybe_executed=False, transient=False)
 
     def _new(self, is_inbox: bool = False) -> Link:
@@ -148,7 +139,7 @@ class Server(Place):
             if self.link is not None or not self.closed:
                 (self.link or self._connect()).send(request)
             else:
-                self.engine.soon(request.end, None, self._closed())
+                self.engine.soon(request.end, None, self.gone())
 
     def subscribe(self, command: str, channel: str, patience_s: float, answer: Answer) -> None:
         """Hear that channel, by SUBSCRIBE or SSUBSCRIBE; `on_deaf` is called when nothing more is heard of any."""
@@ -167,8 +158,8 @@ class Server(Place):
 
     def _subscribe(self, command: str, channel: str, until: float, answer: Answer) -> None:
         """By the shared connection, or one for messages alone."""
-        link: Link = self.link
-        if not link.pushes:
+        link = self.link
+        if link is None or not link.pushes:
             link = self._inbox = self._inbox or self._new(is_inbox=True)
 
         def subscribed(reply: Reply, failure: RequestFailed | None) -> None:
@@ -201,6 +192,18 @@ class Server(Place):
             if self.is_awaited():
                 link.send(Request(_PING, clock() + INBOX_TIMEOUT_S, _is_pong, None, lambda _reply, _failure: None))
         self.engine.later(left_s, self._look_after, link)
+
+    def silent(self, connected: bool) -> RequestFailed:
+        """A request was not answered in time."""
+        if connected:
+            return RequestFailed("silent", "no answer in time", self.name, maybe_executed=True, transient=True)
+        return late(self.name, None, tls=self.tls)
+
+    def unfit(self, connection: object) -> RequestFailed:
+        """Return the failure for connections without a socket to take over."""
+        kind = getattr(connection, "kind", type(connection))
+        said = f"connections with a socket: {kind.__name__} has none after connect()"
+        return RequestFailed("unfit", said, self.name, maybe_executed=False, transient=False)
 
     def _ended(self) -> RequestFailed:
         return RequestFailed("broken", "the connection ended", self.name, maybe_executed=False, transient=True)
@@ -243,7 +246,6 @@ class Server(Place):
         for link in self._all:
             link.forget()
         self._all.clear()
-        self._sessions.clear()
-        self._spares.clear()
+        self.spares.clear()
         self.link = self._inbox = None
         self.engine = engine

@@ -42,7 +42,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, replay
 from holdfast._core.holder_notices import HolderNotices
 from holdfast._core.lease_cache import LeaseCache
-from holdfast._core.record import LeaseRecord, Order
+from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import wake_of
 from holdfast._core.schedule import Schedule
 from holdfast._core.settings import Settings
@@ -249,7 +249,7 @@ class Agent(Closing, Listening):
 
     def watch(self, record: LeaseRecord) -> None:
         """Renew it and look after its deadline, until `unwatch`."""
-        self._arm(self.schedule.add(record, self.random()))
+        self.arm(self.schedule.add(record, self.random()))
 
     def unwatch(self, record: LeaseRecord) -> None:
         """Stop watching a lease that was released."""
@@ -274,13 +274,17 @@ class Agent(Closing, Listening):
         order, at = self.schedule.extending(record, ttl_ms, asked_at)
         if not record.alive:
             return False  # released meanwhile, and perhaps handed on under its token
-        self._arm(at)
+        self.arm(at)
         try:
             held = await record.or_why(order.asks_ms, order)
         except BaseException:
-            self._arm(self.schedule.replan(record, self.random()))
+            self.arm(self.schedule.replan(record, self.random()))
             raise
-        return await self._extended(record, order, held, ttl_ms, asked_at)
+        at = self.schedule.extended(record, order, held, ttl_ms, asked_at, await Now(), await Random())
+        self.arm(at)
+        if at is None and held and record.is_left_over:
+            self.spawn_release(record)  # extended on the server, but too late to be trusted
+        return at is not None
 
     async def check(self, record: LeaseRecord) -> bool:
         """Ask whether it still stands, which renews it, too; False when it has ended. Raises `RequestFailed`."""
@@ -297,19 +301,12 @@ class Agent(Closing, Listening):
             self.spawn_release(record)  # extended on the server, but too late to be trusted
         return record.alive
 
-    async def _extended(self, record: LeaseRecord, order: Order, held: int, ttl_ms: int, asked_at: float) -> bool:
-        now = await Now()
-        at = self.schedule.extended(record, order, held, ttl_ms, asked_at, now, await Random())
-        self._arm(at)
-        if at is None and held and record.is_left_over:
-            self.spawn_release(record)  # extended on the server, but too late to be trusted
-        return at is not None
-
     def rearm(self) -> None:
         """Set the alarm earlier if something is due before it."""
-        self._arm(self.schedule.next_at())
+        self.arm(self.schedule.next_at())
 
-    def _arm(self, at: float | None) -> None:
+    def arm(self, at: float | None) -> None:
+        """Something is due then."""
         if at is not None and (self.attends_at is None or at < self.attends_at):
             if self._alarm is not None:
                 self.forget(self._alarm)
