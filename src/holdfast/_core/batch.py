@@ -55,23 +55,20 @@ class Batch(NamedTuple):
 def batches(effects: Sequence[Effect[Any]], moves: bool) -> list[Batch]:
     """Group the calls among these effects into requests. `moves`: keys of one request have to share a slot."""
     alone: list[Batch] = []
-    places: dict[tuple[object, ...], dict[tuple[object, ...], list[int]]] = {}
-    alike: dict[tuple[object, ...], list[int]] = {}  # as most are
+    alike: dict[tuple[Any, ...], list[int]] = {}  # as most are
     for position, effect in enumerate(effects):
         if not isinstance(effect, Call):
             continue
-        keys, script, shared = effect.keys, effect.script, effect.args[1:]
+        keys, script = effect.keys, effect.script
         if script not in _SCRIPTS or len(keys) > _KEYS_MAX_OF_ONE:
             alone.append(Batch(effect, [position]))
             continue
-        slot = moves and slot_of(keys[0])
-        kind = (script, len(keys), shared, effect.node, effect.sync, effect.request_timeout_s, slot)
-        members = alike.get(kind)
-        if members is None:
-            # Not with those that are given up much sooner.
-            place = (effect.node, effect.sync, math.frexp(effect.request_timeout_s)[1], slot)
-            members = alike[kind] = places.setdefault(place, {}).setdefault((script, len(keys), shared), [])
-        members.append(position)
+        # Not with those that are given up much sooner.
+        place = (effect.node, effect.sync, math.frexp(effect.request_timeout_s)[1], moves and slot_of(keys[0]))
+        alike.setdefault((place, script, len(keys), effect.args[1:]), []).append(position)
+    places: dict[tuple[Any, ...], dict[tuple[Any, ...], list[int]]] = {}
+    for (place, *group), members in alike.items():
+        places.setdefault(place, {})[tuple(group)] = members
     return [*alone, *(batch for groups in places.values() for batch in _of_one_place(effects, groups))]
 
 
