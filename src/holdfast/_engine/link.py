@@ -217,27 +217,23 @@ class Link(Matching):
         return True
 
     def ask(self, ask: Ask) -> tuple[Reply, RequestFailed | None] | None:
-        """Send it, and wait for its outcome until its deadline; None where nothing can be sent from here."""
-        if not self.is_open or ((self._seat or self._reading) and self._is_below()):
+        """Send it, and wait for its outcome until its deadline; None where nothing can be sent from here.
+
+        Where nothing is waited for, and hardly another thread asks, read what comes until its own reply has.
+        """
+        reading = self._reading
+        if not self.is_open or ((self._seat or reading) and self._is_below()):
             return None
         me, recent = (get_ident(),), self._recent
         if me not in recent:
             self._recent = (me, *recent[:1])
         # Where messages may come, a signal handler could keep the main thread from reading them.
         may_lead = self._poll is not None and (not self._subscribes or get_ident() != main_thread().ident)
-        is_sent = False
-        if may_lead and (me in recent or len(recent) < 2) and (not self._pending or self._is_quiet()):
-            is_sent = self._lead(ask, me)
-        if ask.outcome is None:
-            self._follow(ask, is_sent)
-        return ask.outcome
-
-    def _lead(self, ask: Ask, me: tuple[int]) -> bool:
-        """Send it, and read what comes, until its own reply has; False where another thread reads."""
-        reading = self._reading
+        if not (may_lead and (me in recent or len(recent) < 2) and (not self._pending or self._is_quiet())):
+            return self._follow(ask, False)
         try:
             if reading.setdefault("", me) is not me:
-                return False
+                return self._follow(ask, False)
             self._led = True
             self._queue.append(ask)
             self.write()
@@ -254,10 +250,10 @@ class Link(Matching):
                 self._engine.call(self.rescue)
             elif self._pending or self._subscribes:
                 self._arm(me)
-            return True
         except BaseException:
             self._read_no_more(me)
             raise
+        return ask.outcome or self._follow(ask, True)
 
     def read_here(self) -> None:
         """By an event loop that watches the socket, too: read what comes, unless another one is about to."""
@@ -325,7 +321,7 @@ class Link(Matching):
             self.write()
         return True
 
-    def _follow(self, ask: Ask, is_sent: bool) -> None:
+    def _follow(self, ask: Ask, is_sent: bool) -> tuple[Reply, RequestFailed | None] | None:
         """Wait for what another thread reads."""
         bell, patience_s = silent_bell(), RESCUE_S
         ask.answer = lambda _ask: ring(bell)
@@ -342,6 +338,7 @@ class Link(Matching):
         if ask.outcome is None:
             ask.end(None, self.server.silent(True))
             self._engine.call(self.overdue)
+        return ask.outcome
 
     def put(self, later: Ask) -> bool:
         """Send it, and wait for nothing; False where nothing can be sent from here."""
