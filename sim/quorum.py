@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, TypeVar
 
-from holdfast._core import redlock
 from holdfast._core.effects import Call, CallMany, Effect, Protocol
 from holdfast._core.exclusive import OverQuorum
 from holdfast._core.failure import RequestFailed
@@ -125,11 +124,12 @@ class QuorumLock(Sessions[_Lock]):
         ttl_ms, timeout_s, token = self.ttl_ms(), self.timeout_s(), process.token()
         self.plays("Client.quorum")
         self.asks("Lock", timeout_s)
-        asking = redlock.acquire(quorum, keys, token, ttl_ms, timeout_s)
+        exclusive = OverQuorum(keys, process.settings, quorum)
+        asking = exclusive.acquire(token, ttl_ms, timeout_s, False)
         got = await self.ask(process, [thing], token, asking if self._written_back else _without_write_back(asking))
         if got is None:
             return
-        record = OverQuorum(keys, process.settings, quorum).make_record(token, got, ttl_ms)
+        record = exclusive.make_record(token, got, ttl_ms)
         if rng.random() >= 0.8:
             record.stop_renewing()
         if rng.random() < 0.1:

@@ -1217,10 +1217,10 @@ QUORUM: tuple[Mutant, ...] = tuple(
         (
             "what is left of a lost majority is given back at once",
             REDLOCK,
-            "    if gone > size - need:\n",
-            "    if gone > size - need:\n        await Spawn(give_back(quorum, keys, token, ttl_ms))\n",
+            "        if gone > size - need:\n",
+            "        if gone > size - need:\n            await Spawn(give_back(quorum, keys, self.token, ttl_ms))\n",
         ),
-        ("a minority renews", REDLOCK, "    if held >= need:\n", "    if held:\n"),
+        ("a minority renews", REDLOCK, "        if held >= need:\n", "        if held:\n"),
         (
             "a minority remembers a fencing token",
             REDLOCK,

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from holdfast._core import multilock, redlock, rwlock
+from holdfast._core import multilock, rwlock
 from holdfast._core.condition import ConditionAcquisition, condition_key
 from holdfast._core.effects import Protocol
 from holdfast._core.exclusive import OneServer, OverQuorum
@@ -452,7 +452,7 @@ async def a_quorum(story: Story) -> None:
     token = world.token()
     quorum = Quorum(["m0", "m1", "m2"], 0, None, world.settings)
     exclusive = OverQuorum(KEYS, world.settings, quorum)
-    grant = await granted(redlock.acquire(quorum, KEYS, token, TTL_MS, None))
+    grant = await granted(exclusive.acquire(token, TTL_MS, None, False))
     hold = exclusive.make_record(token, grant, TTL_MS)
     story.ended.append(hold.token)
     vote = ("quorum_acquire", (KEYS.lock, KEYS.fence, KEYS.gone), (f"{OTHER_ID}:1:99", 0, 1_000, 1_000_000, 0, ""))

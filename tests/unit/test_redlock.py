@@ -212,11 +212,22 @@ def patterns(size: int) -> Iterable[tuple[str, ...]]:
             yield fates[::-1]
 
 
+def acquire(quorum: Quorum, token: str, timeout_s: float | None) -> Protocol[Grant | Busy]:
+    return OverQuorum(KEYS, DEFAULT, quorum).acquire(token, TTL_MS, timeout_s, False)
+
+
+def turn(quorum: Quorum, unsure: Iterable[int] = ()) -> redlock.QuorumAcquisition:
+    """Return the turn by which the first token is held."""
+    held = redlock.QuorumAcquisition(quorum, KEYS, FIRST, TTL_MS)
+    held.unsure = set(unsure)
+    return held
+
+
 def attempt(
     driver: Driver, quorum: Quorum, token: str = FIRST, timeout_s: float | None = 0.0
 ) -> Grant | Busy | RequestFailed:
     try:
-        result: Grant | Busy = driver.run(redlock.acquire(quorum, KEYS, token, TTL_MS, timeout_s))
+        result: Grant | Busy = driver.run(acquire(quorum, token, timeout_s))
     except RequestFailed as failure:
         return failure
     return result
@@ -250,7 +261,7 @@ def test_every_pattern(size: int, eager: bool, give_backs_first: bool) -> None:
             assert driver.holders().count(FIRST) >= need, fates
             driver.meet(fates)  # as before: those that fail fail again
             try:
-                assert driver.run(redlock.release(quorum, KEYS, FIRST, TTL_MS, got.more[1])), fates
+                assert driver.run(turn(quorum, got.more[1]).release()), fates
             except RequestFailed as failure:
                 raise AssertionError((fates, failure)) from failure
         else:
@@ -322,7 +333,7 @@ def test_two_acquisitions_with_any_two_partial_failures(skews: tuple[float, ...]
         both += isinstance(attempt(driver, quorums[1], SECOND), Grant)
         driver.meet(first_fates)
         assert first.more is not None
-        driver.run(redlock.release(quorums[0], KEYS, FIRST, TTL_MS, first.more[1]))
+        driver.run(turn(quorums[0], first.more[1]).release())
         driver.settle(give_backs_first=True)
         driver.meet(second_fates)
         second = attempt(driver, quorums[1], f"{2:024x}:1:2")
@@ -419,7 +430,7 @@ def test_an_interruption_at_any_effect_leaves_nothing(fates: tuple[str, ...]) ->
             return driver.perform(effect)
 
         try:
-            drive(redlock.acquire(quorum, KEYS, FIRST, TTL_MS, 0.1), perform)
+            drive(acquire(quorum, FIRST, 0.1), perform)
         except KeyboardInterrupt:
             interrupted += 1
         except RequestFailed:
@@ -443,7 +454,7 @@ def in_the_second_round(driver: Driver, quorum: redlock.Quorum) -> Grant:
             driver.free()
         return driver.perform(effect)
 
-    got = drive(redlock.acquire(quorum, KEYS, FIRST, TTL_MS, 5.0), perform)
+    got = drive(acquire(quorum, FIRST, 5.0), perform)
     assert isinstance(got, Grant) and got.more is not None and got.more[0] != FIRST
     return got
 
@@ -481,7 +492,7 @@ def test_a_second_interruption_at_the_give_back_leaves_nothing() -> None:
         return result
 
     with pytest.raises(KeyboardInterrupt):
-        drive(redlock.acquire(quorum, KEYS, FIRST, TTL_MS, 5.0), perform)
+        drive(acquire(quorum, FIRST, 5.0), perform)
     assert any(driver.holders())
     driver.run(redlock.give_back(quorum, KEYS, FIRST, TTL_MS))
     driver.settle(give_backs_first=False)
@@ -506,7 +517,7 @@ def test_releases_that_are_answered_right_after_the_majority_are_not_owed() -> N
     assert isinstance(grant, Grant) and grant.more is not None
     driver.asked.clear()
     driver.meet(("grant", "grant", "grant", "late", "late"))
-    assert driver.run(redlock.release(quorum, KEYS, FIRST, TTL_MS, grant.more[1]))
+    assert driver.run(turn(quorum, grant.more[1]).release())
     driver.settle(give_backs_first=True)
     assert [node for script, node in driver.asked if script == "release"] == [0, 1, 2, 3, 4]
 
@@ -518,7 +529,7 @@ def test_releases_that_are_answered_soon_are_not_repeated() -> None:
     driver.settle(give_backs_first=False)
     driver.asked.clear()
     driver.meet(("grant", "grant", "grant", "late", "late"))
-    assert driver.run(redlock.release(quorum, KEYS, FIRST, TTL_MS, grant.more[1]))
+    assert driver.run(turn(quorum, grant.more[1]).release())
     driver.settle(give_backs_first=False)  # the payer looks again after the replies have come
     assert [node for script, node in driver.asked if script == "release"] == [0, 1, 2, 3, 4]
     assert driver.holders() == [None] * 5
@@ -624,9 +635,7 @@ def test_every_pattern_of_a_renewal_and_of_a_release(size: int, verb: str) -> No
             member.fate = "grant" if fate in ("held", "gone") else fate
         driver.now += 1.0
         protocol: Protocol[int] | Protocol[bool] = (
-            redlock.renew(quorum, KEYS, FIRST, TTL_MS)
-            if verb == "renew"
-            else redlock.release(quorum, KEYS, FIRST, TTL_MS)
+            turn(quorum).renew(TTL_MS) if verb == "renew" else turn(quorum).release()
         )
         held, gone = fates.count("held"), fates.count("gone")
         expected: object = True if held >= need else False if gone >= need else None

@@ -18,7 +18,7 @@ from holdfast._core.lease_cache import CachedLease
 from holdfast._core.mutex import Each, LockAcquisition
 from holdfast._core.plain import PlainAcquisition, Scripts
 from holdfast._core.record import RENEWAL, LeaseRecord, Order
-from holdfast._core.redlock import Quorum
+from holdfast._core.redlock import Quorum, QuorumAcquisition
 from holdfast._core.replicas import Sync
 from holdfast._core.replies import LockSeen
 from holdfast._core.settings import Settings
@@ -380,21 +380,15 @@ class OverQuorum(_Exclusive):
     def acquire(
         self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: LocalWaiter | None = None
     ) -> Protocol[Grant | Busy]:
-        return redlock.acquire(self.quorum, self.keys, token, ttl_ms, timeout_s)
+        waits = timeout_s is None or timeout_s > 0
+        return wait_for(QuorumAcquisition(self.quorum, self.keys, token, ttl_ms, waits), timeout_s)
 
     def make_record(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
-        quorum, keys = self.quorum, self.keys
         assert grant.more is not None
         held, unsure = grant.more
-
-        async def release() -> bool:
-            quorum.forget_round(token)
-            # What a member does not answer is owed to it for as long as it may keep the lease.
-            return await redlock.release(quorum, keys, held, record.most_ms, unsure)
-
-        extend = partial(redlock.renew, quorum, keys, held)
-        record = LeaseRecord(keys.name, held, grant.fence, ttl_ms, grant.sent_at, extend, release)
-        return record
+        turn = QuorumAcquisition(self.quorum, self.keys, held, ttl_ms)
+        turn.first, turn.unsure = token, unsure
+        return turn.make_record(self.keys.name, grant)
 
     def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:
         return redlock.give_back(self.quorum, self.keys, token, ttl_ms)

@@ -112,9 +112,6 @@ class PlainAcquisition(Acquisition):
         self.scripts = scripts
         self.polls = Backoff(settings.foreign_poll_s, settings.foreign_poll_max_s)
 
-    def places(self) -> tuple[LockKeys, ...]:
-        return ()  # whoever breaks a lease does so by a script
-
     async def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Reply:  # type: ignore[override]
         keys, token = self.keys, self.token
         args = ("SET", keys.lock, token, "NX", "PX", self.ttl_ms)

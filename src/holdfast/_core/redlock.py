@@ -32,10 +32,10 @@ from holdfast._core.replies import LockSeen, seen_of, text_of
 from holdfast._core.retry import Backoff
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.validity import deadline
-from holdfast._core.waiting import Acquisition, Busy, Grant, wait_for
+from holdfast._core.waiting import Acquisition
 from holdfast.errors import ConfigurationError, HoldfastError, QuorumUnreachable
 
-__all__ = ["Quorum", "QuorumFailed", "acquire", "give_back", "inspect", "release", "renew"]
+__all__ = ["Quorum", "QuorumAcquisition", "QuorumFailed", "give_back", "inspect"]
 
 #: A proposed fencing token is so far ahead of the fastest member's clock: more than a round trip varies.
 _HINT_SLACK_US = 1_000
@@ -423,18 +423,21 @@ def _counted(answers: Sequence[Answer]) -> tuple[int, int]:
 class QuorumAcquisition(Acquisition):
     """The turn to hold a majority: each ask is a round of its own. `waits`: it is asked for again.
 
-    Grants as `[1, fencing token, the token that is held, the members that may hold it without having said so]`.
+    Grants as `[1, fencing token, the token that is held, the members that may hold it without having said so]`. To
+    renew and release, a turn has that token, that it began with as its `first`, and those members as its `unsure`.
     """
 
-    __slots__ = ("_number", "_polls", "_round", "_splits", "polls", "quorum", "waits")
+    __slots__ = ("_number", "_polls", "_round", "_splits", "first", "polls", "quorum", "unsure", "waits")
 
     kind = LOCK
 
-    def __init__(self, quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, waits: bool) -> None:
+    def __init__(self, quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, waits: bool = False) -> None:
         settings = quorum.settings
         super().__init__(keys, token, ttl_ms, settings)
         self.quorum = quorum
         self.waits = waits
+        self.first = token
+        self.unsure: set[int] = set()
         self._number = 0
         #: What may be held of it has not been given back.
         self._round: _Round | None = None
@@ -487,15 +490,44 @@ class QuorumAcquisition(Acquisition):
             this.over = True
             await this.back()
 
+    async def renew(self, ttl_ms: int, order: Order = RENEWAL) -> int:
+        """Extend to `ttl_ms` from now on a majority; returns what that of others does. Raises `QuorumFailed`.
 
-async def acquire(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, timeout_s: float | None) -> Grant | Busy:
-    """Acquire the lock, trying for `timeout_s` at most (None: indefinitely, 0: once).
+        Where the majority is gone, nothing is given back: the holder may rely on what it was told of the remaining
+        time, and what is left of its votes keeps others out until then.
+        """
+        self.ttl_ms = max(self.ttl_ms, ttl_ms)
+        quorum, keys = self.quorum, self.keys
+        need, size = quorum.need, quorum.size
 
-    `Grant.more` is [the token that is held, the members that may hold it without having said so]. Raises
-    `QuorumFailed` when too few members answer until the timeout is over (None: for `retry_limit_s`), and
-    ConfigurationError for servers that cannot be a quorum.
-    """
-    return await wait_for(QuorumAcquisition(quorum, keys, token, ttl_ms, timeout_s is None or timeout_s > 0), timeout_s)
+        def enough(answers: Sequence[Answer]) -> bool:
+            held, gone = _counted(answers)
+            return held >= need or gone > size - need
+
+        request_timeout_s = quorum.request_timeout_s(ttl_ms)
+        args = (keys, self.token, ttl_ms, order, quorum.settings, request_timeout_s)
+        answers = await _ask([renewal(*args, node=index) for index in range(size)], request_timeout_s, enough)
+        held, gone = _counted(answers)
+        if held >= need:
+            return max(answer for answer in answers if type(answer) is int)
+        if gone > size - need:
+            return 0
+        raise _unanswered(quorum, keys, answers, held + gone)
+
+    async def release(self, sure_until: float | None = None) -> bool:
+        """Release on every member; False when it was not ours any more. Raises `QuorumFailed`.
+
+        What a member does not answer is owed to it all the same, for as long as it may keep the lease.
+        """
+        quorum = self.quorum
+        quorum.forget_round(self.first)
+        answers = await _release_all(quorum, self.keys, self.token, self.ttl_ms, range(quorum.size), self.unsure)
+        released, not_ours = _counted(answers)
+        if released >= quorum.need:
+            return True
+        if not_ours > quorum.size - quorum.need:
+            return False
+        raise _unanswered(quorum, self.keys, answers, released + not_ours)
 
 
 def _holders(answers: Sequence[Voted]) -> tuple[dict[str, int], int]:
@@ -529,43 +561,6 @@ def _trouble_of(quorum: Quorum, keys: LockKeys, answers: Sequence[Voted], votes:
     if young and votes + len(young) >= quorum.need:
         failure.passes_in_s = _ONE_BY_ONE_S + max(young) / 1000
     return failure
-
-
-async def renew(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, order: Order = RENEWAL) -> int:
-    """Extend to `ttl_ms` from now on a majority; returns what `Acquisition.renew` does. Raises `QuorumFailed`.
-
-    Where the majority is gone, nothing is given back: the holder may rely on what it was told of the remaining time,
-    and what is left of its votes keeps others out until then.
-    """
-    need, size = quorum.need, quorum.size
-
-    def enough(answers: Sequence[Answer]) -> bool:
-        held, gone = _counted(answers)
-        return held >= need or gone > size - need
-
-    request_timeout_s = quorum.request_timeout_s(ttl_ms)
-    args = (keys, token, ttl_ms, order, quorum.settings, request_timeout_s)
-    calls = [renewal(*args, node=index) for index in range(size)]
-    answers = await _ask(calls, request_timeout_s, enough)
-    held, gone = _counted(answers)
-    if held >= need:
-        return max(answer for answer in answers if type(answer) is int)
-    if gone > size - need:
-        return 0
-    raise _unanswered(quorum, keys, answers, held + gone)
-
-
-async def release(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int, unsure: set[int] | None = None) -> bool:
-    """Release on every member; False when it was not ours any more. Raises `QuorumFailed`; what did not answer is
-    owed all the same. `unsure`: members that may grant it still."""
-    members = range(quorum.size)
-    answers = await _release_all(quorum, keys, token, ttl_ms, members, set(unsure or ()))
-    released, not_ours = _counted(answers)
-    if released >= quorum.need:
-        return True
-    if not_ours > quorum.size - quorum.need:
-        return False
-    raise _unanswered(quorum, keys, answers, released + not_ours)
 
 
 def _unanswered(quorum: Quorum, keys: LockKeys, answers: Sequence[Answer], heard: int) -> QuorumFailed:

@@ -194,7 +194,7 @@ class Acquisition:
 
     def places(self) -> tuple[LockKeys, ...]:
         """The keys by whose servers a holder hears what concerns its lease; none where nothing is held."""
-        return (self.keys,) if self.kind.extend else ()
+        return (self.keys,) if self.kind.extend and self.polls is None else ()
 
     def tail(self) -> SyncTail | None:
         """Return what to send behind a request that grants or extends. May raise `RequestFailed`."""
