@@ -20,7 +20,6 @@ of growing length. There is no queue: no member alone knows who holds the lock, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
 
 from holdfast._core.effects import Answer, Call, CallMany, Now, Protocol, Reply, Sleep, Spawn
 from holdfast._core.failure import RequestFailed, what_is_at
@@ -41,35 +40,13 @@ __all__ = ["Quorum", "QuorumAcquisition", "QuorumFailed", "give_back", "inspect"
 _HINT_SLACK_US = 1_000
 #: Members that were restarted vote again one after the other, within this, s.
 _ONE_BY_ONE_S = 60.0
-#: What kinds of votes there are, beside that a token was given back before.
+#: What the answers of members (`quorum_acquire`) begin with, beside that a token was given back before.
 _GRANTED, _TAKEN, _RESTARTED, _NO_MASTER = 1, 0, -2, -3
 
 
-class Vote(NamedTuple):
-    """The answer of a member. Which of the fields says something depends on `kind`."""
-
-    kind: int
-    fence: int = 0
-    time_us: int = 0
-    run_id: str = ""
-    #: -1: no ttl.
-    remaining_ms: int = -1
-    holder: str = ""
-    #: Until it votes again; -1: its uptime is a secret.
-    votes_in_ms: int = -1
-    role: str = ""
-
-
-def vote_of(reply: Reply) -> Vote:
-    """Parse a reply of `quorum_acquire`."""
-    kind = reply[0]
-    if kind == _GRANTED:
-        return Vote(kind, fence=reply[1], time_us=reply[2], run_id=text_of(reply[3]))
-    if kind == _TAKEN:
-        return Vote(kind, remaining_ms=reply[1], holder=text_of(reply[2]))
-    if kind == _RESTARTED:
-        return Vote(kind, votes_in_ms=reply[1])
-    return Vote(kind, role=text_of(reply[1])) if kind == _NO_MASTER else Vote(kind)
+def _kind(answer: Answer) -> int | None:
+    """What a member has answered; None for trouble, or nothing so far."""
+    return answer[0] if isinstance(answer, list) else None
 
 
 class QuorumFailed(RequestFailed):
@@ -131,13 +108,13 @@ class Quorum:
     def saw_clock(self, index: int, server_us: int, asked_at: float) -> None:
         self._ahead_s[index] = server_us / 1_000_000 - asked_at
 
-    def look_at(self, index: int, vote: Vote) -> None:
+    def look_at(self, index: int, vote: Reply) -> None:
         """Note a member's identity, and refuse one that is there twice, or is no master."""
         twice: list[str] = []
-        if vote.kind == _NO_MASTER:
-            self.wrong = ConfigurationError("servers", self.names[index], f"masters; this is a {vote.role}")
-        elif vote.kind == _GRANTED and self.run_ids[index] is None:
-            run_id = self.run_ids[index] = vote.run_id
+        if vote[0] == _NO_MASTER:
+            self.wrong = ConfigurationError("servers", self.names[index], f"masters; this is a {text_of(vote[1])}")
+        elif vote[0] == _GRANTED and self.run_ids[index] is None:
+            run_id = self.run_ids[index] = text_of(vote[3])
             if run_id:
                 twice = [name for name, other in zip(self.names, self.run_ids, strict=True) if other == run_id]
         if len(twice) > 1:
@@ -225,19 +202,15 @@ def _release_args(quorum: Quorum, keys: LockKeys, token: str, *, tombstone: bool
     return (token, settings.fence_ms, settings.claim_ms, keys.inboxes, settings.tombstone_ms if tombstone else 0)
 
 
-#: What a member has answered in a round: its vote, trouble, or nothing so far.
-Voted: TypeAlias = "Vote | RequestFailed | None"
-
-
-def _problem(name: str, answer: Voted) -> str:
+def _problem(name: str, answer: Answer) -> str:
     if answer is None:
         return f"{name}: no answer in time"
     if isinstance(answer, RequestFailed):
         return f"{name}: {answer.denied() or answer.message}"
-    if answer.kind == _RESTARTED:
-        if answer.votes_in_ms < 0:
+    if answer[0] == _RESTARTED:
+        if answer[1] < 0:
             return f"{name}: does not vote, since INFO is forbidden and its uptime unknown"
-        return f"{name}: was restarted recently and votes in {answer.votes_in_ms / 1000:.1f} s"
+        return f"{name}: was restarted recently and votes in {answer[1] / 1000:.1f} s"
     return f"{name}: this acquisition was given back there"
 
 
@@ -280,19 +253,19 @@ class _Round:
         self.token = token
         self.ttl_ms = ttl_ms
         self.owed = set(range(quorum.size))
-        self.answers: Sequence[Voted] = [None] * quorum.size
+        self.answers: Sequence[Answer] = [None] * quorum.size
         self.asked_at = 0.0
         self.over = False
         #: Whose votes came when enough others had answered, but before it was known what comes of the round.
         self.latecomers: set[int] = set()
 
     def granted(self) -> list[int]:
-        granted = {at for at, vote in enumerate(self.answers) if isinstance(vote, Vote) and vote.kind == _GRANTED}
+        granted = {at for at, answer in enumerate(self.answers) if _kind(answer) == _GRANTED}
         return sorted(granted | self.latecomers)
 
     def _enough(self, answers: Sequence[Answer]) -> bool:
         """True if a majority voted for us, or none will and it is known whether it is taken or too few are there."""
-        votes = [answer[0] if isinstance(answer, list) else None for answer in answers if answer is not None]
+        votes = [_kind(answer) for answer in answers if answer is not None]
         granted, taken = votes.count(_GRANTED), votes.count(_TAKEN)
         troubled = len(votes) - granted - taken
         need, others = self.quorum.need, len(answers) - self.quorum.need
@@ -301,9 +274,8 @@ class _Round:
         return taken + troubled > others and granted + taken >= need
 
     def _late(self, index: int, reply: Reply) -> Protocol[None] | None:
-        vote = vote_of(reply)
-        self.quorum.look_at(index, vote)
-        if vote.kind == _GRANTED:
+        self.quorum.look_at(index, reply)
+        if reply[0] == _GRANTED:
             self.latecomers.add(index)
             if self.over:
                 return self.back(index)
@@ -323,22 +295,17 @@ class _Round:
         calls = [Call("quorum_acquire", vote_keys, args, request_timeout_s, at) for at, args in enumerate(args_of)]
         unchecked, quorum.unchecked = quorum.unchecked, False
         enough = (lambda answers: None not in answers) if unchecked else self._enough
-        found = await _ask(calls, request_timeout_s, enough, self._late)
-        self.answers = answers = [vote_of(answer) if isinstance(answer, list) else answer for answer in found]
+        self.answers = answers = await _ask(calls, request_timeout_s, enough, self._late)
         fences: list[int] = []
         for index, answer in enumerate(answers):
-            if answer is None:
-                continue
-            if isinstance(answer, RequestFailed):
-                if not answer.maybe_executed:
-                    self.owed.discard(index)
-                continue
-            self.owed.discard(index)
-            if answer.kind == _GRANTED:
-                fences.append(answer.fence)
-                quorum.saw_clock(index, answer.time_us, asked_at)
-            if answer.kind != _GRANTED or quorum.run_ids[index] is None:
+            if isinstance(answer, list):
+                self.owed.discard(index)
                 quorum.look_at(index, answer)
+                if answer[0] == _GRANTED:
+                    fences.append(answer[1])
+                    quorum.saw_clock(index, answer[2], asked_at)
+            elif answer is not None and not answer.maybe_executed:
+                self.owed.discard(index)
         if quorum.wrong is not None:
             quorum.complain()
         if len(fences) < quorum.need:
@@ -530,35 +497,36 @@ class QuorumAcquisition(Acquisition):
         raise _unanswered(quorum, self.keys, answers, released + not_ours)
 
 
-def _holders(answers: Sequence[Voted]) -> tuple[dict[str, int], int]:
+def _holders(answers: Sequence[Answer]) -> tuple[dict[str, int], int]:
     """Count the members that each holder has; also the least remaining time of all, ms (-1: no ttl)."""
     holders: dict[str, int] = {}
     least_ms = -1
     for answer in answers:
-        if isinstance(answer, Vote) and answer.kind == _TAKEN:
-            holders[answer.holder] = holders.get(answer.holder, 0) + 1
-            if answer.remaining_ms >= 0:
-                least_ms = answer.remaining_ms if least_ms < 0 else min(least_ms, answer.remaining_ms)
+        if isinstance(answer, list) and answer[0] == _TAKEN:
+            remaining_ms, holder = answer[1], text_of(answer[2])
+            holders[holder] = holders.get(holder, 0) + 1
+            if remaining_ms >= 0:
+                least_ms = remaining_ms if least_ms < 0 else min(least_ms, remaining_ms)
     return holders, least_ms
 
 
-def _trouble_of(quorum: Quorum, keys: LockKeys, answers: Sequence[Voted], votes: int) -> RequestFailed:
+def _trouble_of(quorum: Quorum, keys: LockKeys, answers: Sequence[Answer], votes: int) -> RequestFailed:
     """Explain why there is no majority: what a majority says itself, or all that is wrong put together."""
     bad = [
         (name, answer)
         for name, answer in zip(quorum.names, answers, strict=True)
-        if not isinstance(answer, Vote) or answer.kind not in (_GRANTED, _TAKEN)
+        if _kind(answer) not in (_GRANTED, _TAKEN)
     ]
     refusals = [answer for _, answer in bad if isinstance(answer, RequestFailed) and not answer.transient]
     for refused in refusals:
         if sum(other.kind == refused.kind for other in refusals) >= quorum.need:
             return refused
-    mute = sum(isinstance(vote, Vote) and vote.kind == _RESTARTED and vote.votes_in_ms < 0 for _, vote in bad)
+    young = [answer[1] for answer in answers if isinstance(answer, list) and answer[0] == _RESTARTED]
+    mute = young.count(-1)  # whose uptime is a secret
     problems = tuple(_problem(name, answer) for name, answer in bad)
     transient = len(refusals) + mute <= quorum.size - quorum.need
     failure = QuorumFailed(keys, quorum.need, votes, problems, transient=transient)
-    young = [vote.votes_in_ms for vote in answers if isinstance(vote, Vote) and vote.votes_in_ms >= 0]
-    if young and votes + len(young) >= quorum.need:
+    if young and votes + len(young) - mute >= quorum.need:
         failure.passes_in_s = _ONE_BY_ONE_S + max(young) / 1000
     return failure
 
