@@ -109,11 +109,8 @@ def private_server(options: argparse.Namespace) -> Iterator[dict[str, str]]:
 
 
 def split_command(words: list[str], command: str) -> tuple[list[str], list[str]]:
-    if "--" not in words:
-        if any(word in ("-h", "--help") for word in words):
-            return words, []
-        raise UsageError("put the command after --, as in: NAME -- CMD …", command)
-    at = words.index("--")
-    if at + 1 == len(words) and not any(word in ("-h", "--help") for word in words):
-        raise UsageError("there is no command after --", command)
+    at = words.index("--") if "--" in words else len(words)
+    if at + 1 >= len(words) and not {"-h", "--help"} & {*words}:
+        wrong = "there is no command after --" if "--" in words else "put the command after --, as in: NAME -- CMD …"
+        raise UsageError(wrong, command)
     return words[:at], words[at + 1 :]
