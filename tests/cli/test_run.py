@@ -232,7 +232,9 @@ def test_one_runs_one_waits_and_the_rest_is_turned_away(kind: tuple[str, ...], u
             wait_for(lambda: held.status().waiters == 1, "one waits")
             third = holdfast(*one, url=url)
             assert (third.returncode, third.stdout) == (75, b"")
-            assert third.stderr.endswith(b", and 1 wait for it already\n") and third.stderr.count(b"\n") == 1
+            # On a busy machine it may say before what it waits for.
+            (said,) = [line for line in third.stderr.splitlines() if b": waiting for " not in line]
+            assert said.endswith(b", and 1 wait for it already")
             lease.release()
             assert second.communicate(timeout=PATIENCE_S)[0] == b"ran\n"
     wrong = holdfast("run", "--queue-limit", "0", unique_name, "--", "true", url=url)
