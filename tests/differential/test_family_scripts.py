@@ -56,17 +56,13 @@ class Machine(RuleBasedStateMachine):
 
     def check(self, keys: Sequence[str], *facts: tuple[str, str, Any]) -> None:
         """`facts`: (command, key, what it has to give); none of `keys` may live forever."""
-        pipe = self.scripts.server.pipeline(transaction=False)
-        for command, key, _ in facts:
-            pipe.execute_command(command, key, *((0, -1) if command == "ZRANGE" else ()))
-        for key in keys:
-            pipe.pttl(key)
-        found = pipe.execute()
+        asked = [(command, key, *((0, -1) if command == "ZRANGE" else ())) for command, key, _ in facts]
+        found = self.scripts.ask(*asked, *[("PTTL", key) for key in keys])
         for (command, key, expected), value in zip(facts, found, strict=False):
             assert value == expected, (command, key)
         for key, left_ms in zip(keys, found[len(facts) :], strict=True):
             assert left_ms != -1, f"{key} is immortal"
-        assert self.scripts.heard() == self.heard
+        assert self.scripts.heard_so_far() == self.heard
         self.heard.clear()
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import hiredis
 import redis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
+from holdfast._engine.pack import pack_command
+from holdfast._engine.plain import address_of_url
 from holdfast._lua import SCRIPTS
-from testbed.servers import unique
 
 __all__ = [
     "CLAIM_MS",
@@ -31,6 +33,8 @@ CLIENTS = [f"{number:024x}" for number in range(1, 6)]
 #: The last one never listens: its process is gone.
 DEAD = CLIENTS[-1]
 TTL_MS, CLAIM_MS, FENCE_MS, TOMBSTONE_MS = 600_000, 500_000, 86_400_000, 60_000
+
+_MORE = object()
 
 clients = st.sampled_from(CLIENTS)
 
@@ -59,39 +63,71 @@ def run_machine(machine: Any, examples: int = 25, steps: int = 30) -> None:
 
 
 class Scripts:
-    """Calls of scripts, and what was published meanwhile."""
+    """Calls of scripts, and what was published meanwhile. Both come by one connection, so that no message is late."""
 
     def __init__(self, url: str) -> None:
-        connect: Any = redis.Redis.from_url
-        self.server = connect(url, decode_responses=True)
-        self.inbox: Any = self.server.pubsub(ignore_subscribe_messages=True)
-        self.inbox.subscribe(*[INBOXES + client for client in CLIENTS[:-1]], "marker")
-        for _ in CLIENTS:
-            self.inbox.get_message(ignore_subscribe_messages=True, timeout=10)
+        self.server: Any = redis.Redis.from_url(url, decode_responses=True)
+        address = address_of_url(url)
+        assert address is not None
+        self._connection = address.connection()
+        self._connection.connect()
+        assert self._connection._sock is not None
+        self._sock = self._connection._sock
+        self._sock.settimeout(10)
+        self._reader = hiredis.Reader(encoding="utf-8", notEnoughData=_MORE)
+        self._heard: list[tuple[str, str]] = []
+        self.ask(("HELLO", 3))
+        self._sock.sendall(pack_command(("SUBSCRIBE", *[INBOXES + client for client in CLIENTS[:-1]])))
+        self.heard()
 
     def call(self, script: str, keys: tuple[str, ...], *args: Any) -> Any:
-        return self.server.eval(SCRIPTS[script].text, len(keys), *keys, *args)
+        known = SCRIPTS[script]
+        try:
+            return self.ask(("EVALSHA", known.sha, len(keys), *keys, *args))[0]
+        except redis.exceptions.NoScriptError:
+            return self.ask(("EVAL", known.text, len(keys), *keys, *args))[0]
+
+    def ask(self, *commands: tuple[Any, ...]) -> list[Any]:
+        """The replies to some commands, which are sent in one piece."""
+        self._sock.sendall(b"".join(map(pack_command, commands)))
+        return [self._reply() for _ in commands]
+
+    def _reply(self) -> Any:
+        while True:
+            reply = self._reader.gets()
+            if reply is _MORE:
+                data = self._sock.recv(65_536)
+                assert data, "the server has closed the connection"
+                self._reader.feed(data)
+            elif isinstance(reply, hiredis.PushNotification):
+                self._note(reply)
+            elif isinstance(reply, hiredis.ReplyError):
+                is_unknown = str(reply).startswith("NOSCRIPT")
+                raise (redis.exceptions.NoScriptError if is_unknown else redis.ResponseError)(str(reply))
+            else:
+                return reply
+
+    def _note(self, push: list[Any]) -> None:
+        if push[0] == "message":
+            kind, token, *more = push[2].split()
+            told = [int(number) for number in more]
+            assert told == ([max(told), CLAIM_MS] if kind == "grant" else []), "a fencing token, and the window"
+            self._heard.append((kind, token))
 
     def heard(self) -> list[tuple[str, str]]:
         """("grant" or "ask", token) since the last time, in order."""
-        mark = unique("marker")
-        self.server.publish("marker", mark)  # comes after all that was published before
-        heard: list[tuple[str, str]] = []
-        while True:
-            message = self.inbox.get_message(timeout=10)
-            assert message is not None, "the marker has to come"
-            if message["data"] == mark:
-                return heard
-            kind, token, *more = message["data"].split()
-            if message["channel"] != "marker":
-                told = [int(number) for number in more]
-                assert told == ([max(told), CLAIM_MS] if kind == "grant" else []), "a fencing token, and the window"
-                heard.append((kind, token))
+        self.ask(("PING",))  # its answer comes after all that was published before
+        return self.heard_so_far()
 
-    def told(self) -> list[str]:
-        """Return the tokens that were granted since the last time, in order."""
-        return [token for kind, token in self.heard() if kind == "grant"]
+    def heard_so_far(self) -> list[tuple[str, str]]:
+        """As `heard`, up to the last reply to `ask`."""
+        heard, self._heard = self._heard, []
+        return heard
+
+    def told_so_far(self) -> list[str]:
+        """Return the tokens that were granted since the last time, in order, up to the last reply to `ask`."""
+        return [token for kind, token in self.heard_so_far() if kind == "grant"]
 
     def close(self) -> None:
-        self.inbox.close()
+        self._connection.disconnect()
         self.server.close()
