@@ -47,7 +47,7 @@ class Server:
         self.steps = 0
         self.dialling: set[threading.Thread] = set()
         #: The shared connection, and that for messages, where the server has no RESP3, if there are such.
-        self.link: Link | None = None
+        self.link: Any = None
         self._inbox: Link | None = None
         self.on_message: Callable[[Reply], None] = lambda _: None
         self.on_deaf: Callable[[bool], None] = lambda _: None
