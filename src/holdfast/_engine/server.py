@@ -158,8 +158,8 @@ class Server:
 
     def _subscribe(self, command: str, channel: str, until: float, answer: Answer) -> None:
         """By the shared connection, or one for messages alone."""
-        link = self.link
-        if link is None or not link.pushes:
+        link: Link = self.link
+        if not link.pushes:
             link = self._inbox = self._inbox or self._new(is_inbox=True)
 
         def subscribed(reply: Reply, failure: RequestFailed | None) -> None:
