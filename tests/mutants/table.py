@@ -166,8 +166,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "what is not waited for may lie where messages come",
             LINK,
-            "        later.may_lie = not self._subscribes\n",
-            "",
+            "later.may_lie = not self._subscribes",
+            "later.may_lie = True",
         ),
         (
             "who has read for itself does not have the engine read messages again",
