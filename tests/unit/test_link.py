@@ -333,6 +333,24 @@ def test_what_is_put_behind_the_end_of_a_client_is_answered(server: Server, peer
     assert len(peer.ends) == 1, "it is not connected to any more"
 
 
+def test_what_was_about_to_be_sent_again_at_the_end_was_not_executed(server: Server, engine: Engine) -> None:
+    """A signal handler has raised between its repeat and the note that its first answer was handed out."""
+    link = connected(server)
+    ask = Ask(ALONE, "t", clock() + 20.0)
+    ask.pack()
+    unknown = RequestFailed("NOSCRIPT", "no", "", maybe_executed=False, transient=False)
+
+    def interrupted() -> None:
+        link._ends.append((ask, None, unknown))
+        link._hand_out(ask, None, unknown, False)
+        link._lost(None)
+
+    on_engine(engine, interrupted)
+    eventually(lambda: ask.outcome)
+    assert ask.outcome is not None and ask.outcome[1] is not None
+    assert (ask.outcome[1].kind, ask.outcome[1].maybe_executed) == ("broken", False)
+
+
 def test_a_piece_that_the_socket_does_not_take_at_once_is_sent_in_the_end(server: Server, peer: Peer) -> None:
     connected(server)
     peer.answer = lambda words: b":%d\r\n" % len(words[-1])

@@ -676,8 +676,10 @@ class Link(Matching):
             return
         self._engine.leave(self)
         self._close()
+        waiting = snapshot(self._queue)
         for end in snapshot(self._ends):
-            self._engine.do(self._hand_out, (*end, True))
+            if end[0] not in waiting:  # else a signal handler has raised when it was about to be sent again
+                self._engine.do(self._hand_out, (*end, True))
         self._end_all()
         self._deaf()
 
