@@ -23,33 +23,16 @@ from holdfast._core.plain import Scripts
 from holdfast._core.replicas import Replicas
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
-from holdfast._core.tenure import Note
 from holdfast._core.tokens import MARK, owner_of
-from holdfast._engine.pack import PreparedRequest
 from holdfast._runtime.lazily import importing
 from holdfast.errors import ConfigurationError
 
-__all__ = ["SessionBase", "Shared"]
+__all__ = ["SessionBase"]
 
 #: Locks whose objects share what does not change; beyond, all are forgotten, and made again.
 _SHARED_MAX = 1_000
 #: Descriptions of other clients that are remembered.
 _TOLD_MAX = 10_000
-
-
-class Shared(Note):
-    """What the objects of one lock with the same options have in common, so that making one costs little."""
-
-    __slots__ = ("asks", "exclusive", "in_line", "keys")
-
-    def __init__(self, keys: LockKeys, exclusive: Exclusive) -> None:
-        super().__init__()
-        self.keys = keys
-        self.exclusive = exclusive
-        #: The first requests of acquire and release, once they were made.
-        self.asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] | None = None
-        #: Whether acquires wait for each other inside of the client; in a line which goes by this object.
-        self.in_line = False
 
 
 class SessionBase:
@@ -82,7 +65,7 @@ class SessionBase:
         self.owners: dict[tuple[str, int], weakref.ref[Any]] = {}
         #: By their tokens, what asks for a lease.
         self.asking: dict[str, Asked] = {}
-        self._shared: dict[tuple[str, Options], Shared] = {}
+        self._shared: dict[tuple[str, Options], Exclusive] = {}
         self.scripts = Scripts()
         self._replicas: dict[int | None, Replicas] = {}
         self._ifeq: bool | None = None
@@ -96,37 +79,32 @@ class SessionBase:
         #: By (kind, name): the fencing token of the last look, and for how many more looks grants are counted.
         self.looks: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def shared(self, what: str, options: Options) -> Shared | None:
+    def shared(self, what: str, options: Options) -> Exclusive | None:
         """Return what `share` made for `what` with these options, or None."""
         # The first requests of those from before the server refused scripts are scripts.
         return None if self.scripts.refused else self._shared.get((what, options))
 
-    def share(self, what: str, options: Options, keys: LockKeys) -> Shared:
+    def share(self, what: str, options: Options, keys: LockKeys) -> Exclusive:
         """The lock of these keys, for all objects that are called `what` and have these options."""
         if len(self._shared) >= _SHARED_MAX:
             self._shared.clear()
-        if options.queue_limit and self.quorum is not None:
-            raise ConfigurationError("queue_limit", options.queue_limit, "0, or None: a quorum has no queue")
-        made = Shared(keys, self._exclusive(keys, options.sync_replicas))
-        made.exclusive.renews = options.renew
-        made.exclusive.most_waiting = options.queue_limit
-        if options.crash_release_ms and what.startswith("lock:"):
-            if self.quorum is not None:
-                raise ConfigurationError(
-                    "crash_release", options.crash_release_ms / 1000, "0, or None: not over a quorum"
-                )
-            made.exclusive.crash_ms = options.crash_release_ms
-        made.exclusive.witness = self.witness
-        made.exclusive.checks = self.checks(what.partition(":")[0], keys.name, options)
+        crash_ms = options.crash_release_ms if what.startswith("lock:") else 0
+        made: Exclusive
+        if self.quorum is None:
+            made = OneServer(keys, self.settings, self.replicas_for(options.sync_replicas), self.scripts)
+        else:
+            for option, value, allowed in (
+                ("queue_limit", options.queue_limit, "0, or None: a quorum has no queue"),
+                ("sync_replicas", options.sync_replicas, "None over a quorum: its members have no replicas"),
+                ("crash_release", crash_ms / 1000, "0, or None: not over a quorum"),
+            ):
+                if value:
+                    raise ConfigurationError(option, value, allowed)
+            made = OverQuorum(keys, self.settings, self.quorum)
+        made.renews, made.most_waiting, made.crash_ms = options.renew, options.queue_limit, crash_ms
+        made.witness, made.checks = self.witness, self.checks(what.partition(":")[0], keys.name, options)
         self._shared[what, options] = made
         return made
-
-    def _exclusive(self, keys: LockKeys, sync_replicas: int | Literal["all"] | None) -> Exclusive:
-        if self.quorum is None:
-            return OneServer(keys, self.settings, self.replicas_for(sync_replicas), self.scripts)
-        if sync_replicas is not None:
-            raise ConfigurationError("sync_replicas", sync_replicas, "None over a quorum: its members have no replicas")
-        return OverQuorum(keys, self.settings, self.quorum)
 
     def checks(self, label: str, name: str, options: Options) -> Callable[[], Any] | None:
         """Return a function that makes one acquire's checks for deadlocks; None if none are asked for."""

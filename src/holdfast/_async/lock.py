@@ -236,22 +236,21 @@ class Lock(Leasable[Lease]):
 
     def __init__(self, session: Session, name: str, options: Options, reentrant: bool = False) -> None:
         super().__init__(session, name, options)
-        shared = session.shared(self._owned_as[0], options)
-        if shared is None:
+        exclusive = session.shared(self._owned_as[0], options)
+        if exclusive is None:
             keys = lock_keys(session.namespace, name).of(LEASED[self._kind])
-            shared = session.share(self._owned_as[0], options, keys)
-        self._shared = shared
-        self._keys = shared.keys
-        self._exclusive = shared.exclusive
-        self._asks = shared.asks
-        if self._exclusive.crash_ms:
-            self._ending = f"!{self._exclusive.crash_ms}"
+            exclusive = session.share(self._owned_as[0], options, keys)
+        self._exclusive = exclusive
+        self._keys = exclusive.keys
+        self._asks = exclusive.asks
+        if exclusive.crash_ms:
+            self._ending = f"!{exclusive.crash_ms}"
         self._reentrant = reentrant
-        self._line_key = shared if shared.in_line and not reentrant else None
+        self._line_key = exclusive if exclusive.in_line and not reentrant else None
         if options.kept_ms and self._kind == "lock":
             if session.quorum is not None:
                 raise ConfigurationError("cache_for", options.kept_ms / 1000, "None: not supported over a quorum")
-            self._kept_as = shared.keys.lock
+            self._kept_as = exclusive.keys.lock
 
     def _change(self, options: Options) -> None:
         Lock.__init__(self, self._session, self._name, options, self._reentrant)
@@ -272,10 +271,10 @@ class Lock(Leasable[Lease]):
             each = self._exclusive.each(self._ttl_ms)
             asks = PreparedRequest(calls[0], each[0]), PreparedRequest(calls[1], each[1])
             asks[1].confirm = self._options.confirm_release
-        self._asks = self._shared.asks = asks
+        self._asks = self._exclusive.asks = asks
         if self._exclusive.hands_on and not self._noted and self._kind == "lock" and self._session.settings.tenure_ms:
-            self._shared.in_line = True
-            self._line_key = None if self._reentrant else self._shared
+            self._exclusive.in_line = True
+            self._line_key = None if self._reentrant else self._exclusive
         return asks
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
@@ -376,7 +375,7 @@ class Lock(Leasable[Lease]):
         session = self._session
         seen = await session.run(self._exclusive.inspect())
         lines = snapshot(session.driver.lines.items())
-        here = sum(line.behind() for shared, line in lines if shared.keys.lock == self._keys.lock)
+        here = sum(line.behind() for of, line in lines if of.keys.lock == self._keys.lock)
         return seen._replace(waiters=seen.waiters + here)
 
     def __repr__(self) -> str:

@@ -22,7 +22,7 @@ from holdfast._core.redlock import Quorum, QuorumAcquisition
 from holdfast._core.replicas import Sync
 from holdfast._core.replies import LockSeen
 from holdfast._core.settings import Settings
-from holdfast._core.tenure import LocalWaiter, Tenure, release_in_line
+from holdfast._core.tenure import LocalWaiter, Note, Tenure, release_in_line
 from holdfast._core.tokens import MARK, crash_ms_of
 from holdfast._core.validity import deadline
 from holdfast._core.waiting import UNHEARD, Busy, Grant, request_timeout_for, wait_for
@@ -31,19 +31,27 @@ from holdfast.errors import ConfigurationError
 __all__ = ["Exclusive", "KeptLease", "LocalLease", "OneServer", "OverQuorum"]
 
 
-class _Exclusive:
-    """`listens`: waiters hear of their turn, so that `acquire` wants to know whether the inbox is open.
+class _Exclusive(Note):
+    """What the objects of one lock with the same options have in common, so that making one costs little.
 
-    `renews`, `most_waiting`: as of `Acquisition`. `checks`: makes what looks for deadlocks during one acquire; None:
-    nothing does, and its `check` is the `witness`. `crash_ms`: as of a record.
+    `listens`: waiters hear of their turn, so that `acquire` wants to know whether the inbox is open. `renews`,
+    `most_waiting`: as of `Acquisition`. `checks`: makes what looks for deadlocks during one acquire; None: nothing
+    does, and its `check` is the `witness`. `crash_ms`: as of a record. `asks`: the first requests of acquire and
+    release, once they were made. `in_line`: acquires wait for each other inside of the client.
     """
 
-    __slots__ = ("checks", "crash_ms", "keys", "places", "most_waiting", "renews", "settings", "sync", "witness")
+    __slots__ = (
+        *("asks", "checks", "crash_ms", "in_line", "keys", "places", "most_waiting", "renews", "settings", "sync"),
+        "witness",
+    )
 
     listens = True
 
     def __init__(self, keys: LockKeys, settings: Settings, sync: Sync = None) -> None:
+        super().__init__()
         self.keys = keys
+        self.asks: Any = None
+        self.in_line = False
         #: As `Acquisition.places`.
         self.places: tuple[LockKeys, ...] = (keys,) if self.listens else ()
         self.renews = False
