@@ -20,8 +20,9 @@ import redis
 import holdfast
 import holdfast.asyncio
 from holdfast import embedded
-from holdfast._core.effects import Now, Sleep
+from holdfast._core.effects import Command, Now, Sleep
 from holdfast._core.lease_cache import CachedLease
+from holdfast._engine.client import Client
 from holdfast._sync.by_token import TokenLock
 from testbed.proxy import Proxy
 from testbed.waiting import PATIENCE_S, eventually
@@ -122,6 +123,45 @@ def test_eight_clients_end_side_by_side_at_a_server_that_hangs(api: str, private
     assert took_s < END_S
     if api == "threads":
         assert errors == ""
+
+
+def test_who_cleans_up_is_told_though_a_connection_is_read_when_its_client_ends(
+    private_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What such a connection owes ends a moment later, when nothing is driven any further."""
+    server, end, errors = private_server(), Client.end, list[BaseException]()
+
+    async def cleans_up() -> None:
+        try:
+            await Command(("GET", "x"), PATIENCE_S, key="x")
+        finally:
+            await Command(("GET", "y"), PATIENCE_S, key="y")
+
+    def read_at_the_end(self: Client) -> None:
+        (link,) = self.topology.nodes()[0]._all
+        link._reading[""] = (0,)
+        self.engine.later(0.1, link._reading.clear)
+        end(self)
+
+    def ask() -> None:
+        try:
+            client._session.run(cleans_up())
+        except BaseException as error:
+            errors.append(error)
+
+    monkeypatch.setattr(Client, "end", read_at_the_end)
+    client = holdfast.connect(server.url)
+    client.lock("x").acquire().release()
+    asking = threading.Thread(target=ask, daemon=True)
+    server.pause()
+    try:
+        asking.start()
+        eventually(lambda: client._session.driver.client.tasks, "it is under way")
+        client.close()
+        asking.join(PATIENCE_S)
+    finally:
+        server.resume()
+    assert [type(error) for error in errors] == [holdfast.ClientClosed]
 
 
 def _left(server: embedded.Server, name: str) -> int:

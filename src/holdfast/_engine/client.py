@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast._core.agent.agent import Agent, Outcome
 from holdfast._core.agent.closing import LEAVE_S
-from holdfast._core.agent.runner import SUSPENDED, Task
+from holdfast._core.agent.runner import SUSPENDED, Task, closed
 from holdfast._core.effects import AwaitWake, Call, Command, Listen, Tell
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import sharded_inbox
@@ -328,5 +328,5 @@ class Client(Agent):
         """Close its connections, and leave the engine."""
         for server in self.topology.nodes():
             server.close()
-        self.engine.soon(self.abandon)  # what pauses between its tries has nothing to try any more
+        self.engine.soon(self.abandon, closed())  # what pauses between its tries has nothing to try any more
         self.engine.leave(self)

@@ -152,14 +152,19 @@ class Runner:
         except BaseException as raised:
             self._ended(task, None, raised)
 
-    def abandon(self) -> None:
-        """Drive nothing any further: in a process that was forked, and where nothing could be sent any more."""
+    def abandon(self, told: BaseException | None = None) -> None:
+        """Drive nothing any further: in a process that was forked, and where nothing could be sent any more.
+
+        `told`: what callers who still wait are told. In a child they are not there.
+        """
         self.closing = True
         tasks, self.tasks = self.tasks, {}
         for task in tasks:
             task.ticket += 1
             task.waiting, task.done = False, True
             abandon(task.protocol)
+            if told is not None and task.on_end is not None:
+                task.on_end(None, told)
 
     def _ended(self, task: Task, value: Any, error: BaseException | None) -> None:
         task.done = True
