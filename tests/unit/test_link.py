@@ -451,6 +451,20 @@ def test_a_script_that_is_never_known_is_not_sent_for_ever(server: Server, peer:
     assert [words[0] for words in peer.asked[1:]] == [b"EVALSHA", b"EVAL"]
 
 
+def test_a_script_that_is_not_known_is_sent_again_though_the_connection_is_retired(
+    server: Server, peer: Peer, engine: Engine
+) -> None:
+    link = connected(server)
+    peer.answer = lambda words: None
+    answered, script = Answered(), SCRIPTS["acquire"]
+    engine.call(server.send, pack_script(script, KEYS.all, ("t", 1)), 20.0, None, script, answered)
+    peer.heard(2)
+    on_engine(engine, link.retire)
+    peer.answer = lambda words: GRANTED
+    peer.say(b"-NOSCRIPT no\r\n")
+    assert answered.wait() == ([1, 7], None) and peer.came_on == [0, 0, 0]
+
+
 def test_a_script_that_is_not_known_at_the_end_is_answered(server: Server, peer: Peer, engine: Engine) -> None:
     """What is done with the reply before it closes the client."""
     connected(server)

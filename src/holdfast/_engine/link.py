@@ -367,7 +367,10 @@ class Link(Matching):
         if failure is not None and failure.kind == "NOSCRIPT" and request.script is not None:
             if request.outcome is None:
                 request.spell_out()
-                self._engine.call(self.send, request)
+                if by_engine:
+                    self.send(request)  # at once: a connection that is retired ends when it owes nothing
+                else:
+                    self._engine.call(self.send, request)
         elif by_engine or request.ends_anywhere:
             request.end(reply, failure)
         else:
