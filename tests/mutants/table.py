@@ -160,8 +160,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "replies that are not waited for are not read until another one is",
             LINK,
-            "            self.alarm(first.deadline)\n            self.rescue()",
-            "            self.alarm(first.deadline)",
+            "in pending))\n            self.rescue()",
+            "in pending))",
         ),
         (
             "what is not waited for may lie where messages come",
