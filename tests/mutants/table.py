@@ -1610,9 +1610,9 @@ _API: tuple[Mutant, ...] = tuple(
                 ),
                 (
                     "readers, writers and permits have no limit",
-                    LOCKS,
-                    "acquisition.most_waiting = self._most_waiting",
-                    "pass",
+                    "_core/by_turns.py",
+                    "self.renews, self.most_waiting\n",
+                    "self.renews, None\n",
                 ),
                 (
                     "a lock has no limit",

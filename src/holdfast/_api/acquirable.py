@@ -1,33 +1,46 @@
-"""What can be acquired, as the acquire kernels see it: what a kind of lock has to say. The same for both APIs."""
+"""What can be acquired, as the acquire kernels see it. The same for both APIs."""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from types import CodeType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from holdfast._api import hook
 from holdfast._api.client_info import lease_note_key
 from holdfast._api.leaving import line_of
-from holdfast._api.options import Options
+from holdfast._api.options import Duration, Options, options_of
 from holdfast._core.describe import annotate
 from holdfast._core.effects import Protocol
 from holdfast._core.lease_cache import CachedLease
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.report import SILENT, Report
-from holdfast._core.tenure import LocalWaiter, Note, as_owner, left, wait_in_line
+from holdfast._core.tenure import LocalWaiter, Note, Tenure, as_owner, left, wait_in_line
 from holdfast._core.tokens import MARK, NOTED, client_of, has_note, is_kept
 from holdfast._core.waiting import Busy, Grant
 from holdfast._engine.pack import PreparedRequest
 from holdfast._runtime.clock import clock
+from holdfast._runtime.lazily import importing
 from holdfast.errors import AlreadyHeld
 
-__all__ = ["AcquirableBase", "Asked", "Elsewhere", "Owners"]
+__all__ = ["AcquirableBase", "Asked", "Owners"]
 
 #: What is held, and who holds it, by number.
 Owners = tuple[tuple[str, int], ...]
+
+_LEASE = "; a lock is not held itself: acquire() returns the lease, which has {} (or use `with`, which releases)"
+#: What other libraries' locks have, and here the lease.
+_ON_THE_LEASE = {
+    **dict.fromkeys(("release", "unlock"), _LEASE.format("release()")),
+    **dict.fromkeys(("extend", "reacquire", "renew"), _LEASE.format("extend()")),
+    **dict.fromkeys(("owned", "is_held", "held", "acquired"), _LEASE.format("held")),
+    "token": _LEASE.format("token"),
+    "reset": "; a lock ends with its lease, or its ttl",
+}
 
 
 class Elsewhere:
@@ -89,6 +102,10 @@ class Asked:
 class AcquirableBase:
     """What a lease is acquired of."""
 
+    #: How it is acquired: an `Exclusive`, or `ByTurns`; and the key that says where the inbox has to listen.
+    _how: Any
+    _key: str
+
     _lease_class: Any
     _kind = "lock"
     #: What messages call it.
@@ -119,15 +136,51 @@ class AcquirableBase:
         #: Whose acquires wait for each other inside of the client; None: all ask the server.
         self._line_key: Note | None = None
 
-    # What a kind of lock has to say.
+    @property
+    def name(self) -> str:
+        """The lock's name."""
+        return self._name
 
-    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
-        """The protocol that acquires; `sent`: its first request was sent already; None: one that takes a place, too."""
-        raise NotImplementedError
+    @property
+    def ttl(self) -> float:
+        """Lease duration, s."""
+        return self._ttl_ms / 1000
+
+    def _by_turns(self, key: str, make: Callable[..., Sequence[Any]]) -> None:
+        """Have it acquired by the turns that `make` makes, as `ByTurns`."""
+        with importing:
+            from holdfast._core.by_turns import ByTurns
+        session, options = self._session, self._options
+        self._key, self._asks = key, None
+        self._how = how = ByTurns(self._name, make, session.settings, session.replicas_for(options.sync_replicas))
+        how.renews, how.most_waiting = options.renew, self._most_waiting
+        how.checks, how.witness = self._checks(options), session.witness
+
+    def _checks(self, options: Options) -> Any:
+        return self._session.checks(self._label, self._name, options)
+
+    def _checking(self, deadlock_check: Duration) -> Self:
+        """The same with that option."""
+        if self._asks is None:
+            self._prepare()
+        made = copy(self)
+        made._line_key = None
+        made._how = copy(self._how)
+        made._how.checks = self._checks(options_of({"deadlock_check": deadlock_check}))
+        return made
+
+    def _ask(
+        self, token: str, timeout_s: float | None, sent: bool = False, turn: LocalWaiter | None = None
+    ) -> Protocol[Grant | Busy]:
+        """The protocol that acquires. `sent`: its first request was sent already; `turn`: as of `OneServer.acquire`."""
+        how = self._how
+        listening = not sent and how.listens and self._session.driver.listening(self._key)
+        asks: Protocol[Grant | Busy] = how.acquire(token, self._ttl_ms, timeout_s, listening, turn)
+        return asks
 
     def _ask_for(self, turn: LocalWaiter, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
         """Return the same where acquires wait for each other inside of the client."""
-        raise NotImplementedError
+        return self._ask(turn.token, timeout_s, sent, turn)
 
     def _ask_as_owner(
         self, turn: LocalWaiter, token: str, timeout_s: float | None, sent: bool
@@ -140,7 +193,10 @@ class AcquirableBase:
         return wait_in_line(turn, partial(self._ask_for, turn), self._give_back, timeout_s, self._ttl_ms)
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
-        raise NotImplementedError
+        record: LeaseRecord = self._how.make_record(token, grant, self._ttl_ms)
+        if self._label != "lock":
+            record.label = self._label
+        return record
 
     # Its steps.
 
@@ -238,10 +294,24 @@ class AcquirableBase:
             record.says = self._options.note_text
         self._session.driver.spawn(annotate(record, lease_note_key(self._session.namespace, record.token)))
 
-    def _give_back(self, token: str) -> Protocol[None]:
-        """Undo what an interrupted acquire may have done."""
-        raise NotImplementedError
+    def _give_back(self, token: str, tenure: Tenure | None = None) -> Protocol[None]:
+        """Undo what an interrupted acquire may have done. `tenure`: which the token is of, if that is known."""
+        gives: Protocol[None] = self._how.give_back(token, self._ttl_ms, tenure)
+        return gives
 
-    def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
-        self._asks = ()
-        return ()
+    def _prepare(self) -> None:
+        """Have the first requests ready, where they can be."""
+        calls = self._how.first_calls(self._ttl_ms) if self._session.driver.can_ask else None
+        if calls is None:
+            self._asks = ()
+        else:
+            acquires, releases = map(PreparedRequest, calls, self._how.each(self._ttl_ms))
+            releases.confirm = self._options.confirm_release
+            self._asks = acquires, releases
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in _ON_THE_LEASE]
+
+
+for _name, _out in _ON_THE_LEASE.items():
+    setattr(AcquirableBase, _name, Elsewhere(_name, _out))

@@ -82,7 +82,7 @@ class Condition(Enterable[Lease]):
         settings = session.settings
         token = session.new_token(f"{lock._noted}{session.me()}") + lock._ending
         acquisition = condition.ConditionAcquisition(
-            lock._keys, self._key, record.token, token, record.ttl_ms, settings, lock._exclusive.sync, record.stray
+            lock._keys, self._key, record.token, token, record.ttl_ms, settings, lock._how.sync, record.stray
         )
         if record.tenure is not None:
             acquisition.block = record.tenure.block

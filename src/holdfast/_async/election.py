@@ -15,8 +15,6 @@ from holdfast._async.entering import Enterable
 from holdfast._async.lease import Lease, LeaseState
 from holdfast._async.lifecycle import Session, has_ended
 from holdfast._async.lock import Lock
-from holdfast._core.record import LeaseRecord
-from holdfast._core.waiting import Grant
 from holdfast._runtime.clock import clock
 from holdfast.errors import ConfigurationError, LeaseLost, ServerUnreachable
 
@@ -36,11 +34,6 @@ class _Leadership(Lock):
     _label = "election"
     _kind = "election"
     _report_level = 20  # INFO: to lead is news
-
-    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
-        record = super()._make_record(token, grant)
-        record.label = self._label
-        return record
 
 
 class Election(Enterable[Lease]):

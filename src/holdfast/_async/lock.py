@@ -15,25 +15,21 @@ from types import FrameType
 # sync: from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, cast
 
-from holdfast._api.acquirable import Asked, Elsewhere
+from holdfast._api.acquirable import Asked
 from holdfast._api.lease_stack import LeaseStack
-from holdfast._api.options import Duration, Options, options_of, refuse_keywords, timeout_of
+from holdfast._api.options import Duration, Options, refuse_keywords, timeout_of
 from holdfast._async.entering import Enterable
 from holdfast._async.kernel import Acquirable
 from holdfast._async.lease import Lease
 from holdfast._async.lifecycle import Session, has_ended
-from holdfast._core.effects import Protocol
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import LEASED
 from holdfast._core.record import RENEWAL, LeaseRecord
-from holdfast._core.replicas import Sync
 from holdfast._core.replies import LockSeen
 from holdfast._core.snapshot import snapshot
 from holdfast._core.telling import telling
-from holdfast._core.tenure import LocalWaiter, Tenure
 from holdfast._core.tokens import BLOCK, MARK
-from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for, wait_for
-from holdfast._engine.pack import PreparedRequest
+from holdfast._core.waiting import Grant
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import importing, lazily
 from holdfast.errors import AcquireTimeout, AlreadyHeld, ConfigurationError, LeaseLost
@@ -42,23 +38,12 @@ if TYPE_CHECKING:
     from holdfast._api.handles import Handle
     from holdfast._api.holder import Holder, LockStatus, Waiting
 
-__all__ = ["Leasable", "Lock", "TurnLeasable"]
-
+__all__ = ["Leasable", "Lock"]
 
 L = TypeVar("L", bound=Lease)
 
 #: By how much the clocks of server and client may differ, µs.
 _CLOCKS_APART_US = 60_000_000
-
-_LEASE = "; a lock is not held itself: acquire() returns the lease, which has {} (or use `with`, which releases)"
-#: What other libraries' locks have, and here the lease.
-_ON_THE_LEASE = {
-    **dict.fromkeys(("release", "unlock"), _LEASE.format("release()")),
-    **dict.fromkeys(("extend", "reacquire", "renew"), _LEASE.format("extend()")),
-    **dict.fromkeys(("owned", "is_held", "held", "acquired"), _LEASE.format("held")),
-    "token": _LEASE.format("token"),
-    "reset": "; a lock ends with its lease, or its ttl",
-}
 
 
 # sync-drop
@@ -99,16 +84,6 @@ class Leasable(Acquirable[L], Enterable[L]):
         super().__init__(session, name, options)
         self._entered: LeaseStack[Any, L] = LeaseStack(has_ended)
 
-    @property
-    def name(self) -> str:
-        """The lock's name."""
-        return self._name
-
-    @property
-    def ttl(self) -> float:
-        """Lease duration, s."""
-        return self._ttl_ms / 1000
-
     # sync-say: Cancelling the task ends the waiting at once. => `cancel`: a `holdfast.Cancel` that ends the waiting from another thread.
     # sync-say: Raises `AcquireTimeout`, `DeadlockDetected` => Raises `AcquireTimeout`, `AcquireCancelled`, `DeadlockDetected`
     # sync-say: Await it for the `Lease`, or enter it: `async with lock.acquire(timeout=5) as lease:`. => Returns the `Lease`.
@@ -143,16 +118,6 @@ class Leasable(Acquirable[L], Enterable[L]):
         # sync: return lock._acquire(None if timeout is None else timeout_of(timeout), cancel, sys._getframe(1))
         return Acquiring(lock, None if timeout is None else timeout_of(timeout))
 
-    def _checking(self, deadlock_check: Duration) -> Self:
-        """The same with that option."""
-        made = copy(self)
-        made._change(options_of({"deadlock_check": deadlock_check}, self._options))
-        return made
-
-    def _change(self, options: Options) -> None:
-        """Go on with other options."""
-        raise NotImplementedError
-
     def _telling(self, on_wait: Callable[[Waiting], object]) -> Self:
         """The same, which tells that function what it waits for; in the queue on the server, by the protocol."""
         tell = lazily("holdfast._async.overview").teller(self, on_wait)
@@ -169,59 +134,9 @@ class Leasable(Acquirable[L], Enterable[L]):
         except (AcquireTimeout, AlreadyHeld):
             return None
 
-    def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name not in _ON_THE_LEASE]
-
     def _obtain(self, frame: FrameType) -> Awaitable[L]:
         # sync: return self._acquire(None, None, frame)
         return self._acquire(None, frame)
-
-
-for _name, _out in _ON_THE_LEASE.items():
-    setattr(Leasable, _name, Elsewhere(_name, _out))
-
-
-class TurnLeasable(Leasable[L]):
-    """What is acquired through an `Acquisition`."""
-
-    def __init__(self, session: Session, name: str, options: Options) -> None:
-        super().__init__(session, name, options)
-        self._sync: Sync = session.replicas_for(options.sync_replicas)
-        self._change(options)
-
-    def _change(self, options: Options) -> None:
-        self._options = options
-        self._checks = self._session.checks(self._label, self._name, options)
-
-    def _acquisition(self, token: str) -> Acquisition:
-        raise NotImplementedError
-
-    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
-        acquisition = self._acquisition(token)
-        acquisition.renews = self._options.renew
-        acquisition.most_waiting = self._most_waiting
-        acquisition.check = self._session.witness if self._checks is None else self._checks()
-        return wait_for(acquisition, timeout_s, listening=not sent and self._session.driver.listening(acquisition.key))
-
-    def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
-        if not self._session.driver.can_ask or self._sync is not None:
-            return super()._prepare()
-        acquisition = self._acquisition("")
-        request_timeout_s = request_timeout_for(self._ttl_ms, self._session.settings)
-        self._asks = asks = (
-            PreparedRequest(acquisition.ask(False, 0, request_timeout_s)),
-            PreparedRequest(acquisition.undo(0, request_timeout_s)),
-        )
-        asks[1].confirm = self._options.confirm_release
-        return asks
-
-    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
-        record = self._acquisition(token).make_record(self._name, grant)
-        record.label = self._label
-        return record
-
-    def _give_back(self, token: str) -> Protocol[None]:
-        return self._acquisition(token).give_back()
 
 
 class Lock(Leasable[Lease]):
@@ -240,8 +155,9 @@ class Lock(Leasable[Lease]):
         if exclusive is None:
             keys = lock_keys(session.namespace, name).of(LEASED[self._kind])
             exclusive = session.share(self._owned_as[0], options, keys)
-        self._exclusive = exclusive
+        self._how = exclusive
         self._keys = exclusive.keys
+        self._key = exclusive.keys.lock
         self._asks = exclusive.asks
         if exclusive.crash_ms:
             self._ending = f"!{exclusive.crash_ms}"
@@ -250,38 +166,14 @@ class Lock(Leasable[Lease]):
         if options.kept_ms and self._kind == "lock":
             if session.quorum is not None:
                 raise ConfigurationError("cache_for", options.kept_ms / 1000, "None: not supported over a quorum")
-            self._kept_as = exclusive.keys.lock
+            self._kept_as = self._key
 
-    def _change(self, options: Options) -> None:
-        Lock.__init__(self, self._session, self._name, options, self._reentrant)
-
-    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
-        return self._exclusive.acquire(token, self._ttl_ms, timeout_s, self._listening(sent))
-
-    def _ask_for(self, turn: LocalWaiter, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
-        return self._exclusive.acquire(turn.token, self._ttl_ms, timeout_s, self._listening(sent), turn)
-
-    def _listening(self, sent: bool) -> bool:
-        return not sent and self._exclusive.listens and self._session.driver.listening(self._keys.lock)
-
-    def _prepare(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
-        asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] = ()
-        calls = self._exclusive.first_calls(self._ttl_ms) if self._session.driver.can_ask else None
-        if calls is not None:
-            each = self._exclusive.each(self._ttl_ms)
-            asks = PreparedRequest(calls[0], each[0]), PreparedRequest(calls[1], each[1])
-            asks[1].confirm = self._options.confirm_release
-        self._asks = self._exclusive.asks = asks
-        if self._exclusive.hands_on and not self._noted and self._kind == "lock" and self._session.settings.tenure_ms:
-            self._exclusive.in_line = True
-            self._line_key = None if self._reentrant else self._exclusive
-        return asks
-
-    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
-        return self._exclusive.make_record(token, grant, self._ttl_ms)
-
-    def _give_back(self, token: str, tenure: Tenure | None = None) -> Protocol[None]:
-        return self._exclusive.give_back(token, self._ttl_ms, tenure)
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._how.asks = self._asks
+        if self._how.hands_on and not self._noted and self._kind == "lock" and self._session.settings.tenure_ms:
+            self._how.in_line = True
+            self._line_key = None if self._reentrant else self._how
 
     def _record_of(self, token: str, fence: int, extensions: int) -> LeaseRecord:
         """Make the record of a token's lease, maybe of another process, after that many extensions. Not watched."""
@@ -373,9 +265,9 @@ class Lock(Leasable[Lease]):
 
     async def _inspect(self) -> LockSeen:
         session = self._session
-        seen = await session.run(self._exclusive.inspect())
+        seen: LockSeen = await session.run(self._how.inspect())
         lines = snapshot(session.driver.lines.items())
-        here = sum(line.behind() for of, line in lines if of.keys.lock == self._keys.lock)
+        here = sum(line.behind() for of, line in lines if of.keys.lock == self._key)
         return seen._replace(waiters=seen.waiters + here)
 
     def __repr__(self) -> str:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Never
 from holdfast._api.options import PERMITS_MAX, Duration, Options, check_count, refuse_keywords, timeout_of
 from holdfast._async.lease import Lease
 from holdfast._async.lifecycle import Session
-from holdfast._async.lock import Acquiring, TurnLeasable
-from holdfast._core import mutex, semaphore
+from holdfast._async.lock import Acquiring, Leasable
+from holdfast._core import mutex
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import SEMAPHORE
 from holdfast._core.replies import LockSeen
+from holdfast._core.semaphore import SemaphoreAcquisition, resize
 from holdfast._runtime.lazily import importing
 from holdfast.errors import AcquireTimeout
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Semaphore"]
 
 
-class Semaphore(TurnLeasable[Lease]):
+class Semaphore(Leasable[Lease]):
     """A number of permits, each held under a lease. Made by `Client.semaphore`.
 
         async with locks.semaphore("api", permits=3) as lease: ...
@@ -41,12 +42,14 @@ class Semaphore(TurnLeasable[Lease]):
     def __init__(self, session: Session, name: str, options: Options, declared: int) -> None:
         super().__init__(session, name, options)
         self._owned_as = ()
-        self._declared = declared
         self._keys = lock_keys(session.namespace, name).of(SEMAPHORE)
+        self._declare(declared)
 
-    def _acquisition(self, token: str) -> semaphore.SemaphoreAcquisition:
-        settings = self._session.settings
-        return semaphore.SemaphoreAcquisition(self._keys, token, self._ttl_ms, self._declared, settings, self._sync)
+    def _declare(self, permits: int) -> None:
+        self._declared, keys = permits, self._keys
+        self._by_turns(
+            keys.lock, lambda token, ttl_ms, *how: [SemaphoreAcquisition(keys, token, ttl_ms, permits, *how)]
+        )
 
     # (A number alone could mean either.)
     def acquire(  # type: ignore[override]
@@ -91,10 +94,9 @@ class Semaphore(TurnLeasable[Lease]):
         session = self._session
         limit = check_count("permits", permits, 1, PERMITS_MAX)
         settings = session.settings
-        before = await session.run(semaphore.resize(self._keys, limit, settings.request_timeout_s, settings))
+        before = await session.run(resize(self._keys, limit, settings.request_timeout_s, settings))
         if self._declared:
-            self._declared = limit
-            self._asks = None
+            self._declare(limit)
         return before
 
     async def status(self) -> SemaphoreStatus:

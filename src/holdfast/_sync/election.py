@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast._api.decorated import check_callable
 from holdfast._api.lease_stack import Leads, LeaseStack
 from holdfast._api.options import Duration, Options, timeout_of
-from holdfast._core.record import LeaseRecord
-from holdfast._core.waiting import Grant
 from holdfast._runtime.cancel import Cancel
 from holdfast._runtime.clock import clock
 from holdfast._sync.decorators import awaited
@@ -40,11 +38,6 @@ class _Leadership(Lock):
     _label = "election"
     _kind = "election"
     _report_level = 20  # INFO: to lead is news
-
-    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
-        record = super()._make_record(token, grant)
-        record.label = self._label
-        return record
 
 
 class Election(Enterable[Lease]):

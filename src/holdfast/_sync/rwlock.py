@@ -21,7 +21,7 @@ from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import importing
 from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session
-from holdfast._sync.lock import TurnLeasable
+from holdfast._sync.lock import Leasable
 
 if TYPE_CHECKING:
     from holdfast._api.holder import RWLockStatus
@@ -88,23 +88,13 @@ class WriteLease(Lease):
             driver.leaving.pop(record.token, None)
 
 
-class _Side(TurnLeasable[L]):
+class _Side(Leasable[L]):
     """One of the two sides of a shared lock."""
-
-    _until: float | None = None
 
     def __init__(self, session: Session, name: str, options: Options) -> None:
         super().__init__(session, name, options)
-        self._keys = lock_keys(session.namespace, name)
-
-    def _acquisition(self, token: str) -> rwlock.RWAcquisition:
-        return rwlock.RWAcquisition(self._keys, token, self._ttl_ms, self._session.settings, self._sync)
-
-    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
-        record = super()._make_record(token, grant)
-        if self._until is not None:
-            record.end_by(self._until)
-        return record
+        keys = lock_keys(session.namespace, name)
+        self._by_turns(keys.lock, lambda *how: [rwlock.RWAcquisition(keys, *how)])
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}: ttl {self.ttl:g} s>"
@@ -137,9 +127,15 @@ class _Change(_Side[L]):
 
     def __init__(self, session: Session, before: LeaseRecord) -> None:
         super().__init__(session, before.name, options_after(before))
-        self._sync = before.sync
+        self._how.sync = before.sync
         self._until = before.max_until
         self._asks = ()  # not the one request with the token that it is given
+
+    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
+        record = super()._make_record(token, grant)
+        if self._until is not None:
+            record.end_by(self._until)
+        return record
 
 
 class _Upgrade(_Change[WriteLease], WriteLock):
@@ -147,10 +143,8 @@ class _Upgrade(_Change[WriteLease], WriteLock):
         super().__init__(session, reader)
         self._beneath = lease
         self._owned_as = ()  # the reader beneath it says who owns it
-        self._reader = reader.token
-
-    def _acquisition(self, token: str) -> rwlock.RWAcquisition:
-        return super()._acquisition(rwlock.upgrade_token(self._reader, int(token.rpartition(":")[2])))
+        make, beneath = self._how.make, reader.token
+        self._how.make = lambda token, *how: make(rwlock.upgrade_token(beneath, int(token.rpartition(":")[2])), *how)
 
     def _granted(self, *details: Any) -> WriteLease:
         lease: WriteLease = super()._granted(*details)
@@ -163,10 +157,10 @@ class _Downgrade(_Change[ReadLease], ReadLock):
         super().__init__(session, writer)
         self._writer = writer
 
-    def _ask(self, token: str, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
-        writer = self._acquisition(self._writer.token)
+    def _ask(self, token: str, *_: Any, **__: Any) -> Protocol[Grant | Busy]:
+        (writer,), (reader,) = (self._how.turns(each, self._ttl_ms) for each in (self._writer.token, token))
         writer.stray = self._writer.stray
-        return rwlock.become_reader(writer, self._acquisition(token))
+        return rwlock.become_reader(writer, reader)
 
 
 class RWLock:
