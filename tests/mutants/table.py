@@ -1579,7 +1579,7 @@ CRASHES: tuple[Mutant, ...] = tuple(
 
 #: What is looked for by contract tests of the asyncio API, on a real server: by what they are called there.
 API = ("queue limits", "values", "checks", "notes")
-KERNEL, ONCE, LIFECYCLE, DESCRIBE = "_async/kernel.py", "_async/once.py", "_async/lifecycle.py", "_core/describe.py"
+KERNEL, ONCE, SESSION, DESCRIBE = "_async/kernel.py", "_async/once.py", "_api/session.py", "_core/describe.py"
 ACQUIRABLE = "_api/acquirable.py"
 LOCKS = "_async/lock.py"
 
@@ -1681,11 +1681,11 @@ _API: tuple[Mutant, ...] = tuple(
                 ),
                 (
                     "what others hold is held here",
-                    LIFECYCLE,
+                    SESSION,
                     "in snapshot(self.owners.items()) if owner == me]",
                     "in snapshot(self.owners.items())]",
                 ),
-                ("what is lost is held", LIFECYCLE, "if lease is not None and lease.held}", "if lease is not None}"),
+                ("what is lost is held", SESSION, "if lease is not None and lease.held}", "if lease is not None}"),
             ),
             (
                 ("all notes stand in one place", "_api/client_info.py", ":note:{token}", ":note"),

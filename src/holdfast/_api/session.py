@@ -7,23 +7,26 @@ session begins and ends is in `lifecycle.py`.
 from __future__ import annotations
 
 import itertools
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, NoReturn
 
 from holdfast._api.acquirable import Asked
-from holdfast._api.client_info import client_key
+from holdfast._api.client_info import CLIENT_INFO_MS, client_key, introduction
 from holdfast._api.endpoints import Members
 from holdfast._api.options import Options
+from holdfast._core.describe import introduce
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.noting import Witness
 from holdfast._core.plain import Scripts
 from holdfast._core.replicas import Replicas
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
-from holdfast._core.tokens import MARK, owner_of
+from holdfast._core.tokens import MARK, make_token, owner_of
 from holdfast._runtime.lazily import importing
 from holdfast.errors import ConfigurationError
 
@@ -40,9 +43,8 @@ class SessionBase:
 
     #: Whether keys move from node to node.
     moves: bool
-    #: How many servers the keys are on, and what makes a token of an owner.
-    masters: Callable[[], int]
-    new_token: Callable[[str | None], str]
+    #: The front of its API.
+    driver: Any
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -159,6 +161,48 @@ class SessionBase:
             held = self.owners.get(owner)
             if held is not None and ((known := held()) is lease or known is None):
                 self.owners.pop(owner, None)
+
+    def public(self, failure: RequestFailed) -> BaseException:
+        error: BaseException = failure.public()
+        if failure.kind == "closed" and self.driver.closed:
+            error = self.driver.closed_error()
+        return error
+
+    def me(self) -> int:
+        """The thread or task that runs, by a number that no other one gets; 0 outside of a task of an event loop."""
+        return self.driver.me()  # type: ignore[no-any-return]
+
+    def new_token(self, owner: str | None = None) -> str:
+        """Make a token for a request of this thread or task, or of `owner`."""
+        driver = self.driver
+        if driver.closed:
+            raise driver.closed_error()
+        return make_token(driver.client_id, driver.me() if owner is None else owner, next(self.sequence))
+
+    def lease_of(self, owned_as: str) -> Any:
+        """The lease by which this thread or task holds it, or did until that was lost; None when there is none."""
+        held = self.owners.get((owned_as, self.driver.me()))
+        return held() if held is not None else None
+
+    def held(self) -> tuple[Any, ...]:
+        """The leases of this thread or task."""
+        me = self.driver.me()
+        leases = [known() for (_, owner), known in snapshot(self.owners.items()) if owner == me]
+        return tuple({id(lease): lease for lease in leases if lease is not None and lease.held}.values())
+
+    def masters(self) -> int:
+        """Return the number of servers that the keys are on, as far as is known."""
+        return len(self.driver.topology.masters())
+
+    def introduce(self, now: float) -> None:
+        self.driver.introduce_at = now + CLIENT_INFO_MS / 2000
+        key = client_key(self.namespace, self.driver.client_id)
+        self.driver.spawn(introduce(key, partial(introduction, time.time()), CLIENT_INFO_MS))
+
+    def __str__(self) -> str:
+        nodes = ", ".join(node.name for node in self.driver.topology.nodes())
+        state = "closed" if self.driver.closed else f"{len(self.driver.schedule)} leases"
+        return f"{nodes}: {state}, namespace {self.namespace!r}"
 
 
 # Not a method: a session that is part of a circle would not end with its client.
