@@ -20,12 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COUNT_MAX",
-    "NAMES_MAX",
     "PARTIES_MAX",
     "PERMITS_MAX",
-    "TTL_MAX_S",
-    "TTL_MIN_S",
-    "WAIT_MAX_S",
     "Duration",
     "LeaseOptions",
     "LockOptions",
@@ -35,7 +31,6 @@ __all__ = [
     "check_name",
     "check_names",
     "check_namespace",
-    "check_sync_replicas",
     "check_value",
     "explains_options",
     "lock_options_of",
@@ -77,34 +72,28 @@ NOTE_MAX_BYTES = 256
 COUNT_MAX = 1_000_000_000
 
 
-def _seconds(argument: str, value: object, allowed: str) -> float:
+def _between(argument: str, value: object, least_s: float, most_s: float, words: str = "") -> float:
+    """Seconds from `least_s` to `most_s`, or as `words` say."""
+    seconds = math.nan
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
             seconds = float(value)
         except OverflowError:  # an int beyond all floats
-            return math.copysign(sys.float_info.max, value > 0 or -1)
-        if math.isfinite(seconds):
-            return seconds
+            seconds = math.copysign(sys.float_info.max, value > 0 or -1)
+    else:
+        with importing:
+            from datetime import timedelta  # a caller that passes one has imported it before
+        if isinstance(value, timedelta):
+            seconds = value.total_seconds()
+    if not least_s <= seconds <= most_s:
+        allowed = f"seconds (int or float) or a timedelta, {words or f'from {least_s} to {most_s}'}"
         raise ConfigurationError(argument, value, allowed)
-    with importing:
-        from datetime import timedelta  # a caller that passes one has imported it before
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    raise ConfigurationError(argument, value, allowed)
+    return seconds
 
 
 def _whole_ms(seconds: float) -> int:
     # Rounded up, but not for what is only a float's error: 0.1 s is 100 ms.
     return math.ceil(round(seconds * 1000, 6))
-
-
-def _between(argument: str, value: object, least_s: float, most_s: float, words: str = "") -> float:
-    """Seconds from `least_s` to `most_s`, or as `words` say."""
-    allowed = f"seconds (int or float) or a timedelta, from {words or f'{least_s} to {most_s}'}"
-    seconds = _seconds(argument, value, allowed)
-    if not least_s <= seconds <= most_s:
-        raise ConfigurationError(argument, value, allowed)
-    return seconds
 
 
 def ttl_ms_of(ttl: object, argument: str = "ttl") -> int:
@@ -120,11 +109,8 @@ def timeout_of(timeout: object, argument: str = "timeout") -> float | None:
     """A budget for waiting in seconds, or None for no limit. One that is beyond what can be waited for is cut."""
     if timeout is None:
         return None
-    allowed = "seconds (int or float) or a timedelta, 0 or more, or None to wait without limit"
-    seconds = _seconds(argument, timeout, allowed)
-    if seconds < 0:
-        raise ConfigurationError(argument, timeout, allowed)
-    return min(seconds, WAIT_MAX_S)
+    words = "0 or more, or None to wait without limit"
+    return min(_between(argument, timeout, 0, sys.float_info.max, words), WAIT_MAX_S)
 
 
 def check_name(name: object, argument: str = "name") -> str:
@@ -146,14 +132,6 @@ def check_namespace(namespace: object) -> str | None:
     if not isinstance(namespace, str) or not namespace or "{" in namespace or "}" in namespace:
         raise ConfigurationError("namespace", namespace, 'a non-empty str without "{" and "}", or None')
     return namespace
-
-
-def check_sync_replicas(sync_replicas: object) -> int | Literal["all"] | None:
-    if sync_replicas is None or sync_replicas == "all":
-        return sync_replicas
-    if isinstance(sync_replicas, bool) or not isinstance(sync_replicas, int) or not 1 <= sync_replicas <= 100:
-        raise ConfigurationError("sync_replicas", sync_replicas, 'a number from 1 to 100, "all", or None')
-    return sync_replicas
 
 
 def check_bool(argument: str, value: Any) -> bool:
@@ -288,42 +266,57 @@ _ELSEWHERE = {
 }
 
 
-def _check_callback(value: object) -> object:
+def _flag_of(value: object, name: str) -> bool:
+    return check_bool(name, value)
+
+
+def _replicas_of(value: Any, name: str) -> int | Literal["all"]:
+    if value != "all" and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100):
+        raise ConfigurationError(name, value, 'a number from 1 to 100, "all", or None')
+    return value  # type: ignore[no-any-return]
+
+
+def _callback_of(value: object, name: str) -> object:
     if not callable(value):
-        allowed = "something that can be called with what says who wants it, or None"
-        raise ConfigurationError("on_wanted", value, allowed)
+        raise ConfigurationError(name, value, "something that can be called with what says who wants it, or None")
     return value
 
 
-def _check_note(note: object) -> object:
-    if isinstance(note, str) and note.isprintable() and 0 < len(note.encode()) <= NOTE_MAX_BYTES:
-        return note
-    raise ConfigurationError("note", note, f"a str of one line, of 1 to {NOTE_MAX_BYTES} bytes of UTF-8, or None")
+def _note_of(value: object, name: str) -> object:
+    if isinstance(value, str) and value.isprintable() and 0 < len(value.encode()) <= NOTE_MAX_BYTES:
+        return value
+    raise ConfigurationError(name, value, f"a str of one line, of 1 to {NOTE_MAX_BYTES} bytes of UTF-8, or None")
 
 
-def _check_period(value: object) -> float:
-    words = f"{DEADLOCK_CHECK_MIN_S} to {TTL_MAX_S}, or None to disable"
-    return _between("deadlock_check", value, DEADLOCK_CHECK_MIN_S, TTL_MAX_S, words)
+def _period_s_of(value: object, name: str) -> float:
+    words = f"from {DEADLOCK_CHECK_MIN_S} to {TTL_MAX_S}, or None to disable"
+    return _between(name, value, DEADLOCK_CHECK_MIN_S, TTL_MAX_S, words)
 
 
-def _crash_ms_of(value: object) -> int:
-    words = f"{CRASH_MIN_S} to half of the ttl, or 0 for none"
-    seconds = _between("crash_release", value, 0, TTL_MAX_S, words)
-    return _whole_ms(_between("crash_release", value, CRASH_MIN_S, TTL_MAX_S, words)) if seconds else 0
+def _crash_ms_of(value: object, name: str) -> int:
+    words = f"from {CRASH_MIN_S} to half of the ttl, or 0 for none"
+    seconds = _between(name, value, 0, TTL_MAX_S, words)
+    return _whole_ms(_between(name, value, CRASH_MIN_S, TTL_MAX_S, words)) if seconds else 0
 
 
-_FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+#: Where each option stands in `Options`, and what makes that of (what was given, its name).
+_FIELDS: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "ttl": ("ttl_ms", ttl_ms_of),
-    "renew": ("renew", lambda value: check_bool("renew", value)),
-    "max_hold": ("max_hold_ms", lambda value: ttl_ms_of(value, "max_hold")),
-    "at_least": ("at_least_ms", lambda value: ttl_ms_of(value, "at_least")),
-    "sync_replicas": ("sync_replicas", check_sync_replicas),
-    "confirm_release": ("confirm_release", lambda value: check_bool("confirm_release", value)),
-    "on_wanted": ("on_wanted", _check_callback),
-    "deadlock_check": ("deadlock_check_s", _check_period),
+    "renew": ("renew", _flag_of),
+    "max_hold": ("max_hold_ms", ttl_ms_of),
+    "at_least": ("at_least_ms", ttl_ms_of),
+    "sync_replicas": ("sync_replicas", _replicas_of),
+    "confirm_release": ("confirm_release", _flag_of),
+    "on_wanted": ("on_wanted", _callback_of),
+    "deadlock_check": ("deadlock_check_s", _period_s_of),
     "crash_release": ("crash_release_ms", _crash_ms_of),
-    "queue_limit": ("queue_limit", lambda value: check_count("queue_limit", value, 0, QUEUE_MAX)),
-    "note": ("note_text", _check_note),
+    "queue_limit": ("queue_limit", lambda value, name: check_count(name, value, 0, QUEUE_MAX)),
+    "note": ("note_text", _note_of),
+}
+#: Those that only some methods take, and what else they have to be.
+_OF_LOCKS = {
+    "cache_for": "None: only what lock() makes is cached",
+    "crash_release": "None: only what lock() makes has it",
 }
 
 
@@ -337,28 +330,24 @@ def options_of(
     of_lock: bool = False,
 ) -> Options:
     """Check what was given, and return it over the defaults. TypeError for an unknown option, as for any call."""
-    if not given:
-        return defaults
     changed: dict[str, Any] = {}
     for name, value in given.items():
-        if name == "cache_for":
-            if value is not None:
-                raise ConfigurationError("cache_for", value, "None: only what lock() makes is cached")
-            continue
-        if name not in _FIELDS:
+        if name not in _FIELDS and name not in _OF_LOCKS:
             raise TypeError(f"{_unexpected(name)}; options are {', '.join(_FIELDS)}")
-        if value is not None:
-            if name == "crash_release" and not of_lock:
-                raise ConfigurationError(name, value, "None: only what lock() makes has it")
-            field, check = _FIELDS[name]
-            changed[field] = check(value)
-    return defaults._replace(**changed)
+        if value is None:
+            continue
+        if name in _OF_LOCKS and not (of_lock and name in _FIELDS):
+            raise ConfigurationError(name, value, _OF_LOCKS[name])
+        field, make = _FIELDS[name]
+        changed[field] = make(value, name)
+    return defaults._replace(**changed) if changed else defaults
 
 
 def lock_options_of(given: LockOptions, defaults: Options) -> Options:
     """The same for a lock."""
-    kept_ms = ttl_ms_of(given["cache_for"], "cache_for") if given.get("cache_for") else 0
-    options = options_of({**given, "cache_for": None} if "cache_for" in given else given, defaults, of_lock=True)
+    cache_for = given.get("cache_for")
+    kept_ms = ttl_ms_of(cache_for, "cache_for") if cache_for else 0
+    options = options_of({**given, "cache_for": None} if cache_for else given, defaults, of_lock=True)
     argument, half_s = "cache_for", options.ttl_ms / 2000
     if 2 * kept_ms > options.ttl_ms:
         allowed = f"half of the ttl at most: {half_s:g} s"
@@ -372,7 +361,7 @@ def lock_options_of(given: LockOptions, defaults: Options) -> Options:
         argument, allowed = "crash_release", f"half of the ttl at most: {half_s:g} s; or 0 for none"
     else:
         return options._replace(kept_ms=kept_ms) if kept_ms else options
-    value = given["cache_for"] if argument == "cache_for" else options.crash_release_ms / 1000
+    value = cache_for if argument == "cache_for" else options.crash_release_ms / 1000
     raise ConfigurationError(argument, value, allowed)
 
 
