@@ -152,22 +152,24 @@ def _look(session: Session, kind: str, name: str) -> Entry | None:
 
 def last_holder(session: Session, kind: str, name: str, token: str, waited: bool) -> Holder:
     """Return the holder for `AcquireTimeout`, best effort; unless `waited`, without a request."""
-    return _holder_behind(session, token, _look(session, kind, name) if waited else None, waited)
+    if not waited:
+        return holder_by(session, token, -1, 0, 0.0)
+    return _holder_in(session, token, _look(session, kind, name))
 
 
-def _holder_behind(session: Session, token: str, seen: Entry | None, asks: bool) -> Holder:
-    """Return the holder behind that token, as it was seen; unless `asks`, as far as that is known here."""
+def _holder_in(session: Session, token: str, seen: Entry | None) -> Holder:
+    """Return the holder behind that token, as it was seen."""
     remaining_ms, fence = -1, 0
     if seen is not None and token in (held := dict(seen.holders)):
         remaining_ms, fence = held[token], seen.fence if seen.kind in ALONE else 0
-    if not asks:
-        told = session.told_by
-        return holder_of(token, remaining_ms, fence, told.get(client_id_of(token) or ""), told.get(token))
     return holder_by(session, token, remaining_ms, fence, _LAST_PATIENCE_S)
 
 
 def holder_by(session: Session, token: str, remaining_ms: int, fence: int, patience_s: float = PATIENCE_S) -> Holder:
-    """The holder behind that token. Takes a request the first time that its client is asked about, or its note."""
+    """The holder behind that token. Takes a request the first time that its client is asked about, or its note.
+
+    `patience_s`: for each; 0: as far as they are known here.
+    """
     try:
         told = _told_by(session, token, patience_s)
     except HoldfastError:
@@ -177,27 +179,22 @@ def holder_by(session: Session, token: str, remaining_ms: int, fence: int, patie
 
 def described(session: Session, seen: Entry) -> Described:
     """Return what clients say of themselves and of their leases; known answers are not asked for again."""
-    waiters = {token: (_client_of(session, token, PATIENCE_S), None) for token, _ in seen.waiters}
+    waiters = {token: _told_by(session, token, noted=False) for token, _ in seen.waiters}
     return waiters | {token: _told_by(session, token) for token, _ in seen.holders}
 
 
-def _told_by(session: Session, token: str, patience_s: float = PATIENCE_S) -> Told:
-    told = _client_of(session, token, patience_s)
-    if not has_note(token):
-        return told, None
-    return told, _known(session, token, lease_note_key(session.namespace, token), patience_s)
-
-
-def _client_of(session: Session, token: str, patience_s: float) -> bytes | None:
-    client_id = client_id_of(token)
-    if client_id is None:
-        return None
-    return _known(session, client_id, client_key(session.namespace, client_id), patience_s)
+def _told_by(session: Session, token: str, patience_s: float = PATIENCE_S, noted: bool = True) -> Told:
+    client = note = None
+    if (client_id := client_id_of(token)) is not None:
+        client = _known(session, client_id, client_key(session.namespace, client_id), patience_s)
+    if noted and has_note(token):
+        note = _known(session, token, lease_note_key(session.namespace, token), patience_s)
+    return client, note
 
 
 def _known(session: Session, whose: str, key: str, patience_s: float) -> bytes | None:
     told = session.told_by.get(whose)
-    if told is None:
+    if told is None and patience_s:
         told = session.run(look_up(key, patience_s))
         session.hear(whose, told)
     return told
@@ -227,6 +224,6 @@ def _now(lock: Any, seen: Seen) -> tuple[Holder | None, int]:
             waiting, holding = [each for each, _ in now.waiters], [each for each, _ in now.holders]
             place = waiting.index(seen.token) if seen.token in waiting else place
             token = token if token in holding else holding[0]
-        return (None if token is None else _holder_behind(session, token, now, True)), place
+        return (None if token is None else _holder_in(session, token, now)), place
     except HoldfastError:
         return None, place  # it may be why it waits
