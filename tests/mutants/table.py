@@ -1641,7 +1641,7 @@ _API: tuple[Mutant, ...] = tuple(
                 ),
             ),
             (
-                ("an old value is never made again", ONCE, "return 0 <= left_ms <= self._stale_ms", "return False"),
+                ("an old value is never made again", ONCE, "return 0 <= left_ms <= self.stale_ms", "return False"),
                 (
                     "an old value is given after its time",
                     ONCE,

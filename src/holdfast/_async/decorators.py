@@ -38,16 +38,14 @@ class Held(Enterable[Any]):
         self._timeout_s = timeout_s
 
     async def _obtain(self, frame: FrameType) -> Any:
-        if not self._skip_if_held:
-            # sync: return self._lock._acquire(self._timeout_s, None, frame)
-            return await self._lock._acquire(self._timeout_s, frame)
         try:
-            # sync: return self._lock._acquire(0.0, None, frame)
-            return await self._lock._acquire(0.0, frame)
-        except AlreadyHeld:
-            raise Skipped from None
-        except AcquireTimeout as error:
-            raise Skipped(error.holder.token if error.holder else "") from None
+            # sync: return self._lock._acquire(0.0 if self._skip_if_held else self._timeout_s, None, frame)
+            return await self._lock._acquire(0.0 if self._skip_if_held else self._timeout_s, frame)
+        except (AlreadyHeld, AcquireTimeout) as error:
+            if not self._skip_if_held:
+                raise
+            holder = error.holder if isinstance(error, AcquireTimeout) else None
+            raise Skipped(holder.token if holder else "") from None
 
 
 def locked(

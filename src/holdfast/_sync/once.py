@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from holdfast._api.decorated import check_callable
 from holdfast._api.options import Options, check_name, check_value
@@ -40,92 +40,82 @@ _REMEMBER_MS = 86_400_000
 #: How much is told of a failure, bytes, and how long to those who waited for it, ms.
 _SAID_MAX, _TOLD_MS = 400, 60_000
 
+Make: TypeAlias = Callable[[Lease], bytes]
 
-class _Value:
+
+class _Value(NamedTuple):
     """One value: where it lies, who may make it, how long it is kept, and in which last part of that it is stale.
 
     `shares`: a failure of the maker is told to those who wait for it.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        name: str,
-        key: str,
-        options: Options,
-        ttl_ms: int | None,
-        stale_ms: int = 0,
-        shares: bool = False,
-    ) -> None:
-        self._session = session
-        self._name = name
-        self._key = key
-        self._options = options
-        self._ttl_ms = ttl_ms
-        self._stale_ms = stale_ms
-        self._shares = shares
-        self._failed_key = f"{lock_keys(session.namespace, name).base}:failed"
+    session: Session
+    name: str
+    key: str
+    options: Options
+    ttl_ms: int | None
+    stale_ms: int = 0
+    shares: bool = False
+
+    @property
+    def failed_key(self) -> str:
+        return f"{lock_keys(self.session.namespace, self.name).base}:failed"
 
     def found(self) -> bytes | None:
-        return self._session.run(optimistic.get(self._key, self._session.settings.request_timeout_s))
+        return self.session.run(optimistic.get(self.key, self.session.settings.request_timeout_s))
 
     def is_stale(self) -> bool:
         """True if it is to be made again, though it is there."""
-        if not self._stale_ms:
+        if not self.stale_ms:
             return False
-        left = Command(("PTTL", self._key), self._session.settings.request_timeout_s, self._key, fits=COUNT)
-        left_ms: int = self._session.run(once_more(left))
-        return 0 <= left_ms <= self._stale_ms
+        left = Command(("PTTL", self.key), self.session.settings.request_timeout_s, self.key, fits=COUNT)
+        left_ms: int = self.session.run(once_more(left))
+        return 0 <= left_ms <= self.stale_ms
 
-    def made(self, make: Callable[[Lease], bytes], timeout_s: float | None) -> tuple[bool, bytes]:
+    def made(self, make: Make, timeout_s: float | None) -> tuple[bool, bytes]:
         """Return whether this call made the value, and the value."""
         if (value := self.found()) is not None and not self.is_stale():
             return False, value
         until = None if timeout_s is None else clock() + timeout_s
         try:
-            return self._make(make, True, None)
+            return self._under_lock(make, True, None)
         except Skipped as skipped:
             if value is not None:
                 return False, value  # another one makes a new one
             maker = skipped.token
-        with Held(ReadLock(self._session, self._name, self._options), False, _left_s(until)):
+        with Held(ReadLock(self.session, self.name, self.options), False, _left_s(until)):
             value = self.found()
-        if value is None and self._shares:
+        if value is None and self.shares:
             self._fail_with(maker)
-        return (False, value) if value is not None else self._make(make, False, _left_s(until))
+        return (False, value) if value is not None else self._under_lock(make, False, _left_s(until))
 
-    def _make(
-        self,
-        make: Callable[[Lease], bytes],
-        only_if_free: bool,
-        timeout_s: float | None,
-    ) -> tuple[bool, bytes]:
-        with Held(WriteLock(self._session, self._name, self._options), only_if_free, timeout_s) as lease:
+    def _under_lock(self, make: Make, only_if_free: bool, timeout_s: float | None) -> tuple[bool, bytes]:
+        with Held(WriteLock(self.session, self.name, self.options), only_if_free, timeout_s) as lease:
             if (value := self.found()) is not None and not self.is_stale():
                 return False, value
             try:
                 value = make(lease)
             except Exception as error:
-                if self._shares:
+                if self.shares:
                     self._tell(lease.token, error)
                 raise
-            fenced_set(self._session, self._key, value, lease.fencing_token, self._ttl_ms, _REMEMBER_MS)
+            fenced_set(self.session, self.key, value, lease.fencing_token, self.ttl_ms, _REMEMBER_MS)
             return True, value
 
     def _tell(self, token: str, error: Exception) -> None:
         """Leave word of a failure, before those who wait are let in."""
         said = f"{token} {type(error).__name__}: {error}".encode("utf-8", "replace")[:_SAID_MAX]
-        timeout_s = self._session.settings.request_timeout_s
-        command = Command(("SET", self._failed_key, said, "PX", _TOLD_MS), timeout_s, self._failed_key, fits=DONE)
+        timeout_s = self.session.settings.request_timeout_s
+        command = Command(("SET", self.failed_key, said, "PX", _TOLD_MS), timeout_s, self.failed_key, fits=DONE)
         with contextlib.suppress(HoldfastError):  # the next one tries then
-            self._session.run(once_more(command))
+            self.session.run(once_more(command))
 
     def _fail_with(self, token: str) -> None:
         """Raise what the maker with that token has failed with, if it has."""
-        said = self._session.run(optimistic.get(self._failed_key, self._session.settings.request_timeout_s))
+        said = self.session.run(optimistic.get(self.failed_key, self.session.settings.request_timeout_s))
         by, _, error = (said or b"").decode("utf-8", "replace").partition(" ")
         if token and by == token:
-            raise MakeFailed(self._name, shown(error, _SAID_MAX))
+            raise MakeFailed(self.name, shown(error, _SAID_MAX))
 
 
 def _left_s(until: float | None) -> float | None:
