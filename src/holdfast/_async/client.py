@@ -199,7 +199,7 @@ class Client:
         the server's errors, after which it may be tried again. A handle that is adopted twice gives two objects for one
         lease, of which the first release ends both.
         """
-        self._not_over_quorum("a lease that is handed over")
+        self._on_one_server("a lease that is handed over")
         given = read_handle(handle, self.namespace)
         lock = self.lock(given.name, reentrant=reentrant, **options)
         await lock._verify(given, handle)
@@ -216,10 +216,9 @@ class Client:
         other, and readers exclude both. Every reader's time is its own. An upgrade or downgrade keeps the options:
         `max_hold` counts from the first lease on.
         """
-        self._not_over_quorum("a shared lock")
         with importing:
             from holdfast._async.rwlock import RWLock
-        return RWLock(self._session, check_name(name), options_of(options, self._options))
+        return RWLock(self._on_one_server("a shared lock"), check_name(name), options_of(options, self._options))
 
     @explains_options
     def semaphore(self, name: str, permits: int | None = None, **options: Unpack[LeaseOptions]) -> Semaphore:
@@ -231,11 +230,11 @@ class Client:
         All clients declare the same `permits`, or None to take what is there; another number raises
         `DeclarationMismatch` when it is used. `resize` changes it for all. Not related to the lock of that name.
         """
-        self._not_over_quorum("a semaphore")
         with importing:
             from holdfast._async.semaphore import Semaphore
+        session = self._on_one_server("a semaphore")
         declared = 0 if permits is None else check_count("permits", permits, 1, PERMITS_MAX)
-        return Semaphore(self._session, check_name(name), options_of(options, self._options), declared)
+        return Semaphore(session, check_name(name), options_of(options, self._options), declared)
 
     @explains_options
     def multilock(self, *names: str, **options: Unpack[LeaseOptions]) -> MultiLock:
@@ -247,10 +246,10 @@ class Client:
         Deadlock-free, whatever the order of names. While one of them is waited for, those before it (in the server's
         order) may be held already. One fencing token for all.
         """
-        self._not_over_quorum("several locks at once")
         with importing:
             from holdfast._async.multilock import MultiLock
-        return MultiLock(self._session, check_names(names), options_of(options, self._options))
+        session = self._on_one_server("several locks at once")
+        return MultiLock(session, check_names(names), options_of(options, self._options))
 
     def condition(self, lock: Lock, name: str = "default") -> Condition:
         """A condition of `lock` (one that this client made), to wait for what other holders of the lock do.
@@ -258,10 +257,10 @@ class Client:
         `name` tells apart several conditions of one lock. A wait that ends holds the lock again under the options of
         the lock.
         """
-        self._not_over_quorum("a condition")
+        session = self._on_one_server("a condition")
         with importing:
             from holdfast._async.condition import Condition
-        if type(lock) is not Lock or lock._session is not self._session:
+        if type(lock) is not Lock or lock._session is not session:
             raise ConfigurationError("lock", lock, "a lock that this client has made")
         return Condition(lock, check_name(name))
 
@@ -270,32 +269,29 @@ class Client:
 
         All declare the same `count`. The server forgets it `retain` seconds after its last use.
         """
-        self._not_over_quorum("a latch")
         with importing:
             from holdfast._async.gates import CountDownLatch
         declared = check_count("count", count, 1, COUNT_MAX)
-        return CountDownLatch(self._session, check_name(name), declared, ttl_ms_of(retain, "retain"))
+        return CountDownLatch(self._on_one_server("a latch"), check_name(name), declared, ttl_ms_of(retain, "retain"))
 
     def event(self, name: str, *, retain: Duration = _DAY_S) -> Event:
         """An event called `name`, as `asyncio.Event`, for processes anywhere.
 
         The server forgets that it was set `retain` seconds after its last use.
         """
-        self._not_over_quorum("an event")
         with importing:
             from holdfast._async.gates import Event
-        return Event(self._session, check_name(name), ttl_ms_of(retain, "retain"))
+        return Event(self._on_one_server("an event"), check_name(name), ttl_ms_of(retain, "retain"))
 
     def barrier(self, name: str, parties: int, *, retain: Duration = _DAY_S) -> Barrier:
         """A barrier called `name` for `parties` (1 to 1,000), as `asyncio.Barrier`, for processes anywhere.
 
         All declare the same `parties`. The server forgets it `retain` seconds after its last use.
         """
-        self._not_over_quorum("a barrier")
         with importing:
             from holdfast._async.gates import Barrier
         declared = check_count("parties", parties, 1, PARTIES_MAX)
-        return Barrier(self._session, check_name(name), declared, ttl_ms_of(retain, "retain"))
+        return Barrier(self._on_one_server("a barrier"), check_name(name), declared, ttl_ms_of(retain, "retain"))
 
     @explains_options
     def election(self, name: str, **options: Unpack[LeaseOptions]) -> Election:
@@ -329,10 +325,9 @@ class Client:
         `grants`: have the server count, until a minute after the last such call, how often those are granted that
         change from one call to the next (`Listed.grants`); that writes a key.
         """
-        self._not_over_quorum("a list of locks")
         with importing:
             from holdfast._async.overview import list_locks
-        return list_locks(self._session, check_name(pattern, "pattern"), grants)
+        return list_locks(self._on_one_server("a list of locks"), check_name(pattern, "pattern"), grants)
 
     async def deadlocks(self) -> tuple[Deadlock, ...]:
         """The deadlocks there are: circles of threads and tasks, each of which waits for what the next one holds.
@@ -347,10 +342,9 @@ class Client:
         (`tenure`, `cache_for`); waits for anything else. A lease counts as that of the thread or task
         that has acquired it, wherever it is used.
         """
-        self._not_over_quorum("looking for deadlocks")
         with importing:
             from holdfast._async.overview import find_deadlocks
-        return await find_deadlocks(self._session)
+        return await find_deadlocks(self._on_one_server("looking for deadlocks"))
 
     def watch(self, name: str, *, poll: Duration = 0.05) -> AsyncIterator[Change]:
         """Watch the lock, shared lock, semaphore and election called `name`, change by change.
@@ -362,13 +356,12 @@ class Client:
         or more), by one small script call: a holder that came and went in between may be missed, and is reported as such
         where the fencing token shows it. Ends with the server's errors. Only for reporting.
         """
-        self._not_over_quorum("watching a lock")
         with importing:
             from holdfast._async.overview import watch_lock
         poll_s = timeout_of(poll, "poll")
         if poll_s is None or poll_s < _POLL_LEAST_S:
             raise ConfigurationError("poll", poll, f"{_POLL_LEAST_S} seconds or more")
-        return watch_lock(self._session, check_name(name), poll_s)
+        return watch_lock(self._on_one_server("watching a lock"), check_name(name), poll_s)
 
     async def explain(self, change: Change) -> Change:
         """Return the change, or "broken" with who did it and why as its `reason` if the lease was broken.
@@ -408,10 +401,9 @@ class Client:
 
         May be repeated. Raises the server's errors; not over a quorum.
         """
-        self._not_over_quorum("break_")
         with importing:
             from holdfast._async.breaking import break_
-        return await break_(self._session, check_name(name), kind, holder, reason, grace)
+        return await break_(self._on_one_server("break_"), check_name(name), kind, holder, reason, grace)
 
     async def ask(
         self, name: str, *, kind: Kind | None = None, holder: Holder | str | int | None = None, reason: str = ""
@@ -420,18 +412,16 @@ class Client:
 
         What follows is for the holder to decide. The arguments are those of `break_`.
         """
-        self._not_over_quorum("ask")
         with importing:
             from holdfast._async.breaking import ask
-        return await ask(self._session, check_name(name), kind, holder, reason)
+        return await ask(self._on_one_server("ask"), check_name(name), kind, holder, reason)
 
     def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
         """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""
-        self._not_over_quorum("an optimistic write")
         with importing:
             from holdfast._async.optimistic import Optimistic
-        checked = check_names(keys)
-        return Optimistic(self._session, checked, check_count("attempts", attempts, 1, 1_000_000))
+        session = self._on_one_server("an optimistic write")
+        return Optimistic(session, check_names(keys), check_count("attempts", attempts, 1, 1_000_000))
 
     async def compare_and_set(
         self,
@@ -448,10 +438,9 @@ class Client:
         command where the server has SET … IFEQ (Valkey 8.1, Redis 8.4), a script elsewhere. Returns whether it was set.
         Raises `OutcomeUnknown` when the answer was lost: it is not repeated, since that answer could mislead.
         """
-        self._not_over_quorum("compare_and_set")
         with importing:
             from holdfast._async.optimistic import compare_and_set
-        return await compare_and_set(self._session, key, expected, new, ttl, keep_ttl)
+        return await compare_and_set(self._on_one_server("compare_and_set"), key, expected, new, ttl, keep_ttl)
 
     @explains_options
     async def once(
@@ -480,12 +469,11 @@ class Client:
         call runs it again; so too when its process dies, or its lease is lost: it must tolerate being begun twice,
         and `lease.fencing_token` tells the two apart. It never counts as done before it has returned.
         """
-        self._not_over_quorum("once")
         with importing:
             from holdfast._async.once import once
-        checked = options_of(options, self._options)
+        session, checked = self._on_one_server("once"), options_of(options, self._options)
         retain_ms = ttl_ms_of(retain, "retain")
-        return await once(self._session, name, function, retain_ms, fingerprint, failure, timeout_of(timeout), checked)
+        return await once(session, name, function, retain_ms, fingerprint, failure, timeout_of(timeout), checked)
 
     async def forget(self, name: str, *, timeout: Duration | None = None) -> None:
         """Forget that `once` has run the job of that name: the next call runs it again.
@@ -494,10 +482,9 @@ class Client:
 
         While a client runs it, that is waited for: `timeout` seconds at most, then `AcquireTimeout`.
         """
-        self._not_over_quorum("once")
         with importing:
             from holdfast._async.once import forget
-        await forget(self._session, name, timeout_of(timeout), self._options)
+        await forget(self._on_one_server("once"), name, timeout_of(timeout), self._options)
 
     @explains_options
     async def get_or_set(
@@ -525,17 +512,12 @@ class Client:
 
         Returns the value as bytes. A value that is there costs one GET, and one PTTL with `stale`.
         """
-        self._not_over_quorum("get_or_set")
         with importing:
             from holdfast._async.once import get_or_set
-        checked = options_of(options, self._options)
+        session, checked = self._on_one_server("get_or_set"), options_of(options, self._options)
         expire_ms = None if expire is None else ttl_ms_of(expire, "expire")
         stale_ms = 0 if stale is None else ttl_ms_of(stale, "stale")
-        return await get_or_set(self._session, key, make, expire_ms, stale_ms, failure, timeout_of(timeout), checked)
-
-    # sync-say: await locks.once( => locks.once(
-    # sync-say: await locks.forget( => locks.forget(
-    # sync-say: await locks.get_or_set( => locks.get_or_set(
+        return await get_or_set(session, key, make, expire_ms, stale_ms, failure, timeout_of(timeout), checked)
 
     @overload
     def locked(
@@ -657,18 +639,19 @@ class Client:
     def __repr__(self) -> str:
         return f"<Client of {self._session}>"
 
-    def _not_over_quorum(self, what: str) -> None:
+    def _on_one_server(self, what: str) -> Session:
+        """The session, for what a quorum does not offer."""
         if self._session.quorum is not None:
             allowed = f"{what} needs one server that decides (a single one, Sentinel or Cluster)"
             raise ConfigurationError("client", self, f"{allowed}: votes of independent servers do not add up to it")
+        return self._session
 
     async def _fenced_set(
         self, key: str, value: Value, fencing_token: int, ttl_ms: int | None, remember_ms: int
     ) -> None:
-        self._not_over_quorum("a guarded write")
         with importing:
             from holdfast._async.optimistic import fenced_set
-        await fenced_set(self._session, key, value, fencing_token, ttl_ms, remember_ms)
+        await fenced_set(self._on_one_server("a guarded write"), key, value, fencing_token, ttl_ms, remember_ms)
 
 
 @explains_options
