@@ -109,7 +109,9 @@ def members_of(servers: object, restart_delay: Duration | None, member_timeout: 
             allowed = "independent servers; these are one and the same"
             raise ConfigurationError("servers", [seen[address], given], allowed)
         seen[address] = given
-    delay_ms = None if restart_delay is None else _zero_or(restart_delay, "restart_delay")
+    delay_ms = None
+    if (delay_s := timeout_of(restart_delay, "restart_delay")) is not None:
+        delay_ms = ttl_ms_of(delay_s, "restart_delay") if delay_s else 0
     timeout_s = None if member_timeout is None else ttl_ms_of(member_timeout, "member_timeout") / 1000
     return Members(clients, delay_ms, timeout_s)
 
@@ -141,11 +143,6 @@ def settings_for(place: Any, settings: Settings) -> Settings:
     return settings._replace(recheck_max_s=min(settings.recheck_max_s, _FAILOVER_RECHECK_S))
 
 
-def _zero_or(duration: Duration, argument: str) -> int:
-    seconds = timeout_of(duration, argument)
-    return 0 if not seconds else ttl_ms_of(seconds, argument)
-
-
 def client_of_url(url: object) -> Address | OfUrl | Seeds | Members:
     """Return what is behind a URL. Talks to no server."""
     address = address_of_url(url)
@@ -162,7 +159,8 @@ def client_of_url(url: object) -> Address | OfUrl | Seeds | Members:
         wrong = ConfigurationError("url", redacted(url), f"{error}")
     except Exception:
         wrong = ConfigurationError("url", redacted(url), _UNREADABLE)
-    raise _alone(wrong)
+    wrong.__cause__ = wrong.__context__ = None
+    raise wrong.with_traceback(None)
 
 
 class _Unreadable(ValueError):
@@ -176,11 +174,6 @@ _UNREADABLE = (
 )
 
 
-def _alone(error: ConfigurationError) -> ConfigurationError:
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None)
-
-
 def _made(url: str) -> OfUrl | Seeds | Members:
     parts = urlsplit(url)
     make = _MAKERS.get(parts.scheme)
@@ -190,24 +183,20 @@ def _made(url: str) -> OfUrl | Seeds | Members:
         raise _Unreadable(_UNREADABLE)
     if make is not None:
         return make(url)
-    _check_port(parts.netloc.rpartition("@")[2].rpartition("]")[2])
+    # What is no number may be a piece of a password: it is not said to be a port that is too great.
+    _, apart, port = parts.netloc.rpartition("@")[2].rpartition("]")[2].rpartition(":")
+    if apart and _is_number(port) and int(port[:9]) > _PORT_MAX:
+        raise _Unreadable(f"a port is at most {_PORT_MAX}")
     _ = parts.port  # raises for what is none
-    _check_database(url, parts.scheme)
+    # redis-py takes database 0 where it cannot read the number.
+    database = parts.path.strip("/")
+    if database and parts.scheme != "unix" and not _is_number(database):
+        raise _Unreadable("what follows the address has to be the number of a database, as in redis://localhost:6379/1")
     return OfUrl(lazily("redis").Redis.from_url(url))
 
 
-def _check_port(host_port: str) -> None:
-    """Refuse a number that is too great for a port; what is no number may be a piece of a password."""
-    _, apart, port = host_port.rpartition(":")
-    if apart and port.isascii() and port.isdigit() and int(port[:9]) > _PORT_MAX:
-        raise _Unreadable(f"a port is at most {_PORT_MAX}")
-
-
-def _check_database(url: str, scheme: str) -> None:
-    """Refuse what redis-py overlooks: it takes database 0 where it cannot read the number."""
-    database = urlsplit(url).path.strip("/") if scheme != "unix" else ""
-    if database and not (database.isascii() and database.isdigit()):
-        raise _Unreadable("what follows the address has to be the number of a database, as in redis://localhost:6379/1")
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 def _split(url: str, default_port: int) -> tuple[str, list[tuple[str, int]], list[str], dict[str, str]]:
@@ -317,10 +306,8 @@ _IMITATION = (
 #: What has a connection pool and is no client, and where the client is.
 _PARTS = {
     "Pipeline": "a pipeline queues commands: pass the client that made it",
-    "ClusterPipeline": "a pipeline queues commands: pass the client that made it",
     "NodesManager": "pass the RedisCluster",
     "PubSub": "a subscription takes no commands: pass the client that made it",
-    "ClusterPubSub": "a subscription takes no commands: pass the client that made it",
     "Monitor": "a monitor takes no commands: pass the client that made it",
     "ConnectionPool": "pass redis.Redis(connection_pool=pool)",
     "Sentinel": "pass what its master_for(service) returns",
@@ -394,8 +381,9 @@ def _check_client(client: Any, api: Api) -> None:
 def _refuse_part(client: Any, api: Api) -> None:
     """Refuse what belongs to a client, and is none."""
     for kind in type(client).__mro__:
-        if kind.__module__.partition(".")[0] in ("redis", "valkey") and kind.__name__ in _PARTS:
-            raise ConfigurationError("redis_client", client, f"{_WANTED[api]}; {_PARTS[kind.__name__]}")
+        part = kind.__name__.removeprefix("Cluster")
+        if kind.__module__.partition(".")[0] in ("redis", "valkey") and part in _PARTS:
+            raise ConfigurationError("redis_client", client, f"{_WANTED[api]}; {_PARTS[part]}")
     if isinstance(client, str):
         raise ConfigurationError("redis_client", client, f"{_WANTED[api]}, which takes a URL")
 
