@@ -178,19 +178,16 @@ class AcquirableBase:
         asks: Protocol[Grant | Busy] = how.acquire(token, self._ttl_ms, timeout_s, listening, turn)
         return asks
 
-    def _ask_for(self, turn: LocalWaiter, timeout_s: float | None, sent: bool = False) -> Protocol[Grant | Busy]:
-        """Return the same where acquires wait for each other inside of the client."""
-        return self._ask(turn.token, timeout_s, sent, turn)
-
     def _ask_as_owner(
         self, turn: LocalWaiter, token: str, timeout_s: float | None, sent: bool
     ) -> Protocol[Grant | Busy]:
-        """The same for a turn that found no other one."""
-        return as_owner(turn, partial(self._ask_for, turn, sent=sent), self._give_back, timeout_s)
+        """The same where acquires wait for each other inside of the client, for a turn that found no other one."""
+        return as_owner(turn, partial(self._ask, turn.token, sent=sent, turn=turn), self._give_back, timeout_s)
 
     def _wait_in_line(self, turn: LocalWaiter, timeout_s: float | None) -> Protocol[LeaseRecord | Grant | Busy]:
         """The same for one that found others."""
-        return wait_in_line(turn, partial(self._ask_for, turn), self._give_back, timeout_s, self._ttl_ms)
+        ask = partial(self._ask, turn.token, turn=turn)
+        return wait_in_line(turn, ask, self._give_back, timeout_s, self._ttl_ms)
 
     def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
         record: LeaseRecord = self._how.make_record(token, grant, self._ttl_ms)
