@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from holdfast._api.decorated import name_of
@@ -575,10 +576,7 @@ class Client:
         """
         with importing:
             from holdfast._async.decorators import locked
-
-        def make(name: str) -> Lock:
-            return self.lock(name, reentrant=reentrant, **options)
-
+        make = partial(self.lock, reentrant=reentrant, **options)
         return locked(make, template, check_bool("skip_if_held", skip_if_held), timeout_of(timeout), otherwise)
 
     # sync-say: A loss cancels the body, as by `async with`. => A loss is raised at the end, as by `with`.
@@ -602,10 +600,8 @@ class Client:
         """
         with importing:
             from holdfast._async.decorators import locked
-        count = check_count("permits", permits, 1, PERMITS_MAX)
-        made: Callable[[Any], Any] = locked(
-            lambda name: self.semaphore(name, count, **options), template, False, timeout_of(timeout), None
-        )
+        make = partial(self.semaphore, permits=check_count("permits", permits, 1, PERMITS_MAX), **options)
+        made: Callable[[Any], Any] = locked(make, template, False, timeout_of(timeout), None)
         return made
 
     async def close(self) -> None:
