@@ -36,6 +36,8 @@ _GRACE_S = 20.0
 _CALM_PART = 0.4
 #: A sign of life this often, s.
 _PROGRESS_S = 10.0
+#: Where a history goes that breaks a rule.
+_KEPT = Path("build")
 
 
 @dataclass(slots=True)
@@ -246,6 +248,11 @@ def torture(
         history.save(file, header)
         _judge(report, file)
         _fill(report, history, run)
+        if report.violations and save is None:
+            kept = _KEPT / f"torture-{topology}-{seed}.jsonl"
+            kept.parent.mkdir(exist_ok=True)
+            shutil.copy(file, kept)
+            report.wrong.append(f"its history, for `python verify/check.py`, is in {kept}")
     return report
 
 
