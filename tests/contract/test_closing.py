@@ -254,6 +254,16 @@ def _until_queued(raw: Any, name: str, count: int) -> None:
     eventually(lambda: _queued(raw, name) >= count, f"{count} in a queue")
 
 
+def test_a_lease_that_is_just_being_ended_is_not_held(locks: Any, unique_name: str) -> None:
+    """The engine was between two notes of its loss, in one schedule of a thousand."""
+    lease = locks.lock(unique_name).acquire()
+    del lease._record.unended
+    with pytest.raises(holdfast.AcquireTimeout):
+        locks.lock(unique_name).acquire(timeout=0)
+    lease._record.unended = True
+    lease.release()
+
+
 def test_many_rounds_leave_nothing(api: Api, valkey_server: Any, raw: Any, unique_name: str) -> None:
     """The holder and those who wait are of one client, and no one waits until they are queued."""
     for turn in range(20):

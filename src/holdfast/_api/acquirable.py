@@ -202,7 +202,8 @@ class AcquirableBase:
         for owner in owners:
             held = self._session.owners.get(owner)
             lease = None if held is None else held()
-            if lease is not None and not lease._record.check_expired(clock()):
+            # (One that another thread is just about to end has no `unended`.)
+            if lease is not None and hasattr(lease._record, "unended") and not lease._record.check_expired(clock()):
                 if not self._reentrant or lease._record.label == "read lock":  # others read, too
                     raise AlreadyHeld(lease.name, lease._record.label, self._label)
                 if lease._entries is None:
