@@ -445,11 +445,7 @@ class Link(Matching):
 
     def _is_quiet(self) -> bool:
         """True if no reply is waited for."""
-        if self._pending:
-            for request in snapshot(self._pending):
-                if not request.may_lie:
-                    return False
-        return True
+        return all(map(MAY_LIE, snapshot(self._pending)))
 
     def _watch(self, armed: bool) -> None:
         """With the seat, or in the engine; where both do at a time, the last word counts."""
