@@ -150,7 +150,7 @@ def test_a_dropped_lease_is_not_renewed_though_an_exception_comes_up_in_its_fina
 
         names: list[str] = []
         places = bytecodes_of(held().clear)
-        assert {"__del__", "drop"} <= {place.code.co_name for place in places}
+        assert {"__del__", "stop_renewing"} <= {place.code.co_name for place in places}
         for number in places_once(places):
             at_bytecode(number, interrupt, held().clear)
         eventually(lambda: not any(others.lock(name).locked() for name in names), "they end with their ttl")
@@ -225,7 +225,7 @@ def test_dropping_many_leases_is_linear_and_delays_no_renewal(server: embedded.S
             driver.watch(hold)
         began_at = time.monotonic()
         for hold in holds:
-            driver.drop(hold)
+            hold.stop_renewing()
         assert time.monotonic() - began_at < 2.0
         time.sleep(2.5)  # the ttl of the one that is held
         assert kept.state is holdfast.LeaseState.HELD

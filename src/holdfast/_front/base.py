@@ -131,11 +131,6 @@ class Front:
     def _spawn(self, protocol: Protocol[Any] | Callable[[], Protocol[Any]]) -> None:
         self.client.spawn(protocol() if callable(protocol) else protocol)
 
-    def need_engine(self) -> None:
-        """Raise unless the engine has a thread, which renews what is held; at the end of the process, callers do it."""
-        if not self.engine.runs() and threading.main_thread().is_alive():
-            raise CannotStartThread(str(self.engine.trouble))
-
     def look_after_engine(self, turns: int, idle: int) -> tuple[int, int]:
         """By a caller that has waited for long: raise where the engine's thread makes no turn at all.
 
@@ -230,10 +225,6 @@ class Front:
         """Release in the background what is not wanted any more."""
         record.report.released()
         self.spawn(quietly(record))
-
-    def drop(self, record: LeaseRecord) -> None:
-        """Stop renewing a lease that was garbage-collected, in any thread."""
-        record.stop_renewing()
 
     def give_back(self, record: LeaseRecord) -> None:
         """Give back a lease that reached no caller, or whose block ended without a release. For finalizers."""

@@ -207,12 +207,12 @@ class ThreadsFront(Front):
     # -- what is held -----------------------------------------------------------------------------
 
     def _not_renewed(self, record: LeaseRecord) -> None:
-        try:
-            self.need_engine()
-        except CannotStartThread:
+        if (
+            not self.engine.runs() and threading.main_thread().is_alive()
+        ):  # else callers do what is to be done at the end
             if self.finish(record):
                 self.run(quietly(record))
-            raise
+            raise CannotStartThread(str(self.engine.trouble))
 
     # -- the end ----------------------------------------------------------------------------------
 

@@ -500,7 +500,7 @@ class Lease:
             self._session.disown(self)
             if not record.alive:
                 return
-            self._driver.drop(record)
+            record.stop_renewing()
             if not sys.is_finalizing():
                 _warn(
                     f"the lease of {record.label} {quoted(record.name)} was dropped without release(); "
