@@ -319,7 +319,7 @@ def test_whichever_is_closed_both_end(
 
 
 def test_tasks_end_whose_client_is_closed_before_their_loop_has_sent(both: holdfast.Client, unique_name: str) -> None:
-    """What they ask for in one turn of the loop is sent at its end; a thread closes the client before that."""
+    """Requests of one turn of the loop are sent at its end; the client is closed before that."""
 
     async def main() -> list[Any]:
         async with both.tasks.lock(unique_name):

@@ -128,7 +128,7 @@ def test_eight_clients_end_side_by_side_at_a_server_that_hangs(api: str, private
 def test_who_cleans_up_is_told_though_a_connection_is_read_when_its_client_ends(
     private_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What such a connection owes ends a moment later, when nothing is driven any further."""
+    """Requests on such a connection end a moment later, when nothing is driven any further."""
     server, end, errors = private_server(), Client.end, list[BaseException]()
 
     async def cleans_up() -> None:

@@ -137,7 +137,7 @@ def test_a_note_is_seen(quorum: Quorum, api: Api, unique_name: str) -> None:
 
 
 def test_a_member_that_hangs_keeps_no_client_that_was_dropped(quorum: Quorum, unique_name: str) -> None:
-    """Its late answer is still wanted, for what it may have granted; the task that asked for it has gone on."""
+    """A late answer is still wanted, for what it may have granted; the task that asked for it has gone on."""
     owed: list[bool] = []
 
     async def use() -> weakref.ref[Any]:

@@ -466,7 +466,7 @@ def test_a_script_that_is_not_known_is_sent_again_though_the_connection_is_retir
 
 
 def test_a_script_that_is_not_known_at_the_end_is_answered(server: Server, peer: Peer, engine: Engine) -> None:
-    """What is done with the reply before it closes the client."""
+    """The reply before it has the client closed."""
     connected(server)
     peer.answer = lambda words: b"+x\r\n-NOSCRIPT no\r\n" if words[0] == b"EVALSHA" else None
     answered, script = Answered(), SCRIPTS["acquire"]
