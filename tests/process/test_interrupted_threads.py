@@ -185,7 +185,7 @@ def test_a_lease_that_was_received_and_dropped_is_still_held(bench: Bench) -> No
 
 
 def test_a_release_that_is_interrupted_is_told_as_no_loss(bench: Bench) -> None:
-    """A release that is not waited for may have been sent or not: it is sent once more, and one of both finds nothing."""
+    """A release that is not waited for may have been sent: it is sent once more, and one of both finds nothing."""
     lost: dict[str, list[holdfast.LeaseLost]] = {}
 
     def held() -> Any:
