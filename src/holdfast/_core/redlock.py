@@ -45,7 +45,7 @@ _GRANTED, _TAKEN, _RESTARTED, _NO_MASTER = 1, 0, -2, -3
 
 
 def _kind(answer: Answer) -> int | None:
-    """What a member has answered; None for trouble, or nothing so far."""
+    """Return how the answer of a member begins; None for trouble, or nothing so far."""
     return answer[0] if isinstance(answer, list) else None
 
 
