@@ -353,7 +353,7 @@ async def _release_all(
     def enough(answers: Sequence[Answer]) -> bool:
         return _counted(answers)[0] >= quorum.need or None not in [answers[at] for at in waited_for]
 
-    heard: set[int] = set()  # after the end, which may still be before it is seen who owes what
+    heard: set[int] = set()  # after the end
 
     def late(at: int, reply: Reply) -> None:
         heard.add(members[at])
@@ -365,19 +365,14 @@ async def _release_all(
         now = await Now()
         answers = await _ask(calls, request_timeout_s, enough, late)
     finally:
-        missing = [
-            index
-            for index, answer in zip(members, answers, strict=True)
-            if index not in heard and (answer is None or (isinstance(answer, RequestFailed) and answer.unsettled))
-        ]
         if now is None:
             now = await Now()  # interrupted before anything was sent
-        for index in missing:
-            payer = quorum.owe(index, token, keys, now + ttl_ms / 1000 + 1.0, now)
-            if index in heard:
-                quorum.settled(index, token)
-            if payer is not None:
-                await Spawn(payer)
+        for index, answer in zip(members, answers, strict=True):
+            unsettled = answer is None or (isinstance(answer, RequestFailed) and answer.unsettled)
+            if unsettled and index not in heard:
+                payer = quorum.owe(index, token, keys, now + ttl_ms / 1000 + 1.0, now)
+                if payer is not None:
+                    await Spawn(payer)
     return answers
 
 
