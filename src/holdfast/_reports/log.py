@@ -74,27 +74,23 @@ def _find() -> Any:
 
 def _sink(at: float, event: str, details: tuple[Any, ...]) -> None:
     level, message, names = _RECORDS[event]
-    lease = None
-    if details and hasattr(details[0], "fencing_token"):
-        lease, *rest = details
-        if event == "acquired" and lease.kind == "election":
-            level, message, names = _ELECTED
-        elif event == "busy" and lease.holder is not None:
-            message, names = f"{message}; held by %(holder)s", (*names, "holder")
-            rest.append(lease.holder.who)
-    else:
-        rest = list(details)
+    lease = details[0] if details and hasattr(details[0], "fencing_token") else None
+    values = details if lease is None else details[1:]
+    if lease is not None and event == "acquired" and lease.kind == "election":
+        level, message, names = _ELECTED
+    elif lease is not None and event == "busy" and lease.holder is not None:
+        message, names, values = f"{message}; held by %(holder)s", (*names, "holder"), (*values, lease.holder.who)
     logger = _logger or _find()
     if logger is None or not logger.isEnabledFor(level):
         return
     fields: dict[str, Any] = {}
-    error = None
-    if event == "observer_failed":
-        error = (type(rest[0]), rest[0], rest[0].__traceback__)
-        fields["error"] = type(rest[0]).__name__
     if lease is not None:
         fields = {"kind": lease.kind, "name": lease.name, "fencing_token": lease.fencing_token or None}
-    fields.update(zip(names, rest, strict=False))
+    fields.update(zip(names, values, strict=False))
+    error = None
+    if event == "observer_failed":
+        error = (type(values[0]), values[0], values[0].__traceback__)
+        fields["error"] = type(values[0]).__name__
     if "message" in fields:
         fields["message"] = shown(fields["message"])
     extra = {f"holdfast_{name}": value for name, value in fields.items()}
