@@ -95,8 +95,6 @@ def _main(argv: Sequence[str] | None) -> int:
     except exits.UsageError as error:
         report.say(f"{error} (try: holdfast {error.command} --help)" if error.command else f"{error}")
         return exits.USAGE
-    except KeyboardInterrupt:
-        return exits.SIGNALLED + 2
     except BrokenPipeError:
         # The reader of our output has gone; nothing is left to say, also not when the interpreter flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
