@@ -56,8 +56,8 @@ def test_what_keeps_it_from_connecting_is_said_in_one_way(
     library: str, private_server: Callable[..., embedded.Server], unique_name: str
 ) -> None:
     server = private_server(password="secret")
-    stranger = brought(library, server.url.replace("secret", "guessed"), asynchronous=False)
-    with holdfast.Client(stranger) as locks, pytest.raises(holdfast.ServerError) as refused:
+    mistaken = brought(library, server.url.replace("secret", "guessed"), asynchronous=False)
+    with holdfast.Client(mistaken) as locks, pytest.raises(holdfast.ServerError) as refused:
         locks.lock(unique_name).acquire(timeout=5)
     assert refused.value.kind == "WRONGPASS"
     server.kill()

@@ -349,12 +349,9 @@ def _server(place: Any, api: Api) -> Server:
 def _name_of(pool: Any) -> str:
     """host:port, or the socket's path, or the Sentinel's service, for messages."""
     kwargs = pool.connection_kwargs
-    service = getattr(pool, "service_name", None)
-    if service is not None:
-        return f"{service} (through Sentinel)"
-    if "path" in kwargs:
-        return str(kwargs["path"])
-    return f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+    if getattr(pool, "service_name", None) is not None:
+        return f"{pool.service_name} (through Sentinel)"
+    return str(kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}")
 
 
 def _connections(kind: Any, kwargs: dict[str, Any]) -> Callable[[], Any]:

@@ -38,7 +38,7 @@ class Topology:
         return self._servers
 
     def masters(self) -> Sequence[Server]:
-        """Those that have keys of their own, as far as is known. Members of a quorum have the same ones."""
+        """Return those that have keys of their own, as far as is known: members of a quorum have the same ones."""
         return self._servers[:1]
 
     def redirect(self, node: Server, failure: RequestFailed) -> tuple[Server, bool] | None:
