@@ -81,10 +81,14 @@ def sources() -> list[Path]:
 
 def finds(text: str, banned: dict[str, str]) -> Iterator[tuple[int, str, str]]:
     """(line, what stands there, what to write); a phrase may be broken over two lines."""
+    lower = text.lower()
     for phrase, better in banned.items():
         pattern = phrase.replace(" ", r"\s+(?:#+:? |-- |// |\* )?")
-        for found in re.finditer(rf"\b(?:{pattern})\b", text, re.IGNORECASE):
-            yield text.count("\n", 0, found.start()) + 1, " ".join(found[0].split()), better
+        # A search for what begins with letters is ten times as fast as one for what begins with \b.
+        for found in re.finditer(rf"(?:{pattern})\b", lower):
+            start, end = found.span()
+            if not (start and re.match(r"\w", lower[start - 1])):
+                yield text.count("\n", 0, start) + 1, " ".join(text[start:end].split()), better
 
 
 def report(paths: list[Path], banned: dict[str, str]) -> list[str]:
@@ -102,6 +106,8 @@ def report(paths: list[Path], banned: dict[str, str]) -> list[str]:
 
 def heads(source: str) -> Iterator[tuple[int, str]]:
     """Find docstrings of functions that begin with a pronoun, or of methods with Whether: (line, first line)."""
+    if not re.search(rf"[\"']\s*{HEAD.pattern}", source):
+        return  # most have none, and parsing takes long
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node) or ""
