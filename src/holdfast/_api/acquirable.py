@@ -154,10 +154,7 @@ class AcquirableBase:
         self._key, self._asks = key, None
         self._how = how = ByTurns(self._name, make, session.settings, session.replicas_for(options.sync_replicas))
         how.renews, how.most_waiting = options.renew, self._most_waiting
-        how.checks, how.witness = self._checks(options), session.witness
-
-    def _checks(self, options: Options) -> Any:
-        return self._session.checks(self._label, self._name, options)
+        how.checks, how.witness = session.checks(self._label, self._name, options), session.witness
 
     def _checking(self, deadlock_check: Duration) -> Self:
         """The same with that option."""
@@ -166,7 +163,8 @@ class AcquirableBase:
         made = copy(self)
         made._line_key = None
         made._how = copy(self._how)
-        made._how.checks = self._checks(options_of({"deadlock_check": deadlock_check}))
+        asked_for = options_of({"deadlock_check": deadlock_check})
+        made._how.checks = self._session.checks(self._label, self._name, asked_for)
         return made
 
     def _ask(
@@ -175,8 +173,7 @@ class AcquirableBase:
         """The protocol that acquires. `sent`: its first request was sent already; `turn`: as of `OneServer.acquire`."""
         how = self._how
         listening = not sent and how.listens and self._session.driver.listening(self._key)
-        asks: Protocol[Grant | Busy] = how.acquire(token, self._ttl_ms, timeout_s, listening, turn)
-        return asks
+        return how.acquire(token, self._ttl_ms, timeout_s, listening, turn)  # type: ignore[no-any-return]
 
     def _ask_as_owner(
         self, turn: LocalWaiter, token: str, timeout_s: float | None, sent: bool
@@ -294,8 +291,7 @@ class AcquirableBase:
 
     def _give_back(self, token: str, tenure: Tenure | None = None) -> Protocol[None]:
         """Undo what an interrupted acquire may have done. `tenure`: which the token is of, if that is known."""
-        gives: Protocol[None] = self._how.give_back(token, self._ttl_ms, tenure)
-        return gives
+        return self._how.give_back(token, self._ttl_ms, tenure)  # type: ignore[no-any-return]
 
     def _prepare(self) -> None:
         """Have the first requests ready, where they can be."""
