@@ -152,15 +152,22 @@ class Home:
 
     def answered(self, ask: Ask) -> None:
         """Wake the task that waits for it, in whatever thread has read it."""
-        self.ring(ask.future)
+        if self.loop.running() is self.loop.key:
+            self.found = True
+            if not ask.future.done():
+                ask.future.set_result(None)
+        else:
+            self._wake_soon(ask.future)
 
     def ring(self, future: Any) -> None:
         """Wake the task that waits for it, in any thread."""
         if self.loop.running() is self.loop.key:
-            self.found = True
-            if not future.done():
-                future.set_result(None)
-            return
+            wake(future)
+        else:
+            self._wake_soon(future)
+
+    def _wake_soon(self, future: Any) -> None:
+        """By another thread."""
         self._woken.append(future)
         if not self._waking:
             self._waking = True
