@@ -343,7 +343,7 @@ def test_what_was_about_to_be_sent_again_at_the_end_was_not_executed(server: Ser
     def interrupted() -> None:
         link._ends.append((ask, None, unknown))
         link._hand_out(ask, None, unknown, False)
-        link._lost(None)
+        engine.call(link._lost, None)
 
     on_engine(engine, interrupted)
     eventually(lambda: ask.outcome)
