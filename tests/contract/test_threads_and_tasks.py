@@ -252,14 +252,17 @@ class Ends:
         self.locks = locks
         self.name = name
         self.closed = threading.Event()
+        self.inside = [threading.Event(), threading.Event()]
 
     def thread_holds(self) -> None:
         with pytest.raises(holdfast.LeaseLost, match="closed"), self.locks.lock(f"{self.name}-1"):
+            self.inside[0].set()
             assert self.closed.wait(PATIENCE_S)
 
     async def task_holds(self) -> None:
         with pytest.raises(holdfast.LeaseLost, match="closed"):
             async with self.locks.tasks.lock(f"{self.name}-2"):
+                self.inside[1].set()
                 await asyncio.sleep(PATIENCE_S)
 
     def thread_waits(self) -> None:
@@ -276,7 +279,7 @@ class Ends:
     def begin(self, pool: ThreadPoolExecutor) -> list[Any]:
         running = [pool.submit(self.thread_holds), pool.submit(lambda: asyncio.run(self.both_tasks()))]
         names = f"{self.name}-1", f"{self.name}-2"
-        eventually(lambda: all(self.locks.lock(name).locked() for name in names))
+        assert all(each.wait(PATIENCE_S) for each in self.inside)
         running.append(pool.submit(self.thread_waits))
         eventually(lambda: all(self.locks.lock(name).waiters() == 1 for name in names))
         return running
