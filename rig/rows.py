@@ -349,6 +349,7 @@ class Shown:
 
 
 @functools.cache
+@functools.cache
 def shown_by_row() -> dict[int, list[Shown]]:
     """Find all tests with row numbers in their names."""
     found: dict[int, list[Shown]] = defaultdict(list)

@@ -29,13 +29,17 @@ def seeds(short: range, long: range) -> list[Any]:
 #: Seeds of every primitive in the ordinary mode, and in the two without violations to be shown.
 ORDINARY = seeds(range(4), range(4, 12))
 OTHER = seeds(range(2), range(2, 5))
-#: The first seed in which what cannot be promised breaks, where that is not 0: others are played if it does not there.
+#: Seeds in which what cannot be promised breaks soon, and whose worlds with protection are short, where that is not 0:
+#: others are played if it does not break there.
 BREAKS = {
     "restart-empty": 12,
-    "failover-no-wait": 4,
+    "failover-no-wait": 2,
     "failover-wait-1": 18,
     "drift": 4,
+    "quorum-clock-forward": 8,
+    "quorum-drift": 5,
     "quorum-not-written-back": 2,
+    "careless": 2,
 }
 #: At which effects a worker is cancelled.
 EFFECTS = seeds(range(1, 50, 4), range(1, 50))
