@@ -675,10 +675,11 @@ class Link(Matching):
             return
         self._engine.leave(self)
         self._close()
-        waiting = snapshot(self._queue)
-        for end in snapshot(self._ends):
-            if end[0] not in waiting:  # else a signal handler has raised when it was about to be sent again
-                self._engine.do(self._hand_out, (*end, True))
+        again = [*snapshot(self._queue), *self._under_way()]
+        for request, reply, failure in snapshot(self._ends):
+            # Where a signal handler has raised behind the repeat of a script, that is not answered by what came before.
+            if failure is None or failure.kind != "NOSCRIPT" or request not in again:
+                self._engine.do(self._hand_out, (request, reply, failure, True))
         self._end_all()
         self._deaf()
 
