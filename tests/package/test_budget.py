@@ -16,18 +16,18 @@ from tools.rooms import LAB, TOP, lines_by_room
 
 PACKAGE = Path(holdfast.__file__).parent
 MOST_LINES = {
-    "_core": 9_110,
-    "_async": 4_020,
-    "_engine": 3_650,
-    "_front": 1_650,
-    "_runtime": 700,
-    "_reports": 650,
-    "cli": 3_710,
-    "_lua": 2_680,
-    "_api": 2_370,
-    TOP: 1_990,
+    "_core": 8_810,
+    "_async": 3_660,
+    "_engine": 3_490,
+    "_front": 1_580,
+    "_runtime": 660,
+    "_reports": 620,
+    "cli": 3_650,
+    "_lua": 2_670,
+    "_api": 2_560,
+    TOP: 1_980,
     "compat": 1_060,
-    "web": 680,
+    "web": 670,
 }
 LAB_MOST_LINES = 7_200
 #: The threads API is generated from `_async`: a smaller share of it than this is by hand, or comments are left out.
@@ -37,11 +37,10 @@ SLACK = 500
 #: A file that is longer has to be cut, or has its reason here.
 FILE_MOST_LINES = 600
 FILES = {
-    "_async/client.py": (700, "a method for each thing that a client makes"),
-    "_core/redlock.py": (660, "votes, rounds and what is owed after them read the same state"),
-    "_core/waiting.py": (675, "one loop, and the requests that it is made of"),
+    "_async/client.py": (680, "a method for each thing that a client makes"),
+    "_core/waiting.py": (640, "one loop, and the requests that it is made of"),
     "errors.py": (605, "every error, and what its reader can do"),
-    "_engine/link.py": (780, "writing, reading and the end of a connection share what is under way on it"),
+    "_engine/link.py": (760, "writing, reading and the end of a connection share what is under way on it"),
     "holdfast_lab/stage.py": (620, "a client and the stage name each other"),
     "holdfast_lab/verdicts.py": (610, "one verdict after the other, each from the same events"),
     "holdfast_lab/faults.py": (750, "one fault after the other, each read by itself"),

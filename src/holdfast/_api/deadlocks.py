@@ -21,7 +21,7 @@ class DeadlockParty:
     It has waited for `name` (of that `kind`, as in a listing) for `waited_s` seconds, by `token`. `held_name` is what
     the party before it waits for: it holds that by `held_token`, or, where `holds` is False, stands before that party
     in its queue. `owner`: the number of the thread or task in its process. `where`: the line of code that waits, and
-    `timeout_left_s`: for how long it still will, as far as they are known: who waits with `deadlock_check` says so.
+    `timeout_left_s`: for how long it still will, as far as they are known: waiters with `deadlock_check` say so.
     """
 
     token: str

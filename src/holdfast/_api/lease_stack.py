@@ -1,6 +1,6 @@
 """Which lease a `with` block of a lock object leaves, and which one a candidate resigns.
 
-One object may be entered by many threads or tasks at once, so the leases are kept by who entered. A block that
+One object may be entered by many threads or tasks at once, so the leases are kept by owner. A block that
 another thread or task leaves than the one that entered it (an exit stack closed in another thread, an asynchronous
 fixture) gets its lease all the same when there is no doubt which one it is.
 
@@ -74,7 +74,7 @@ class LeaseStack(Generic[W, L]):
 
 
 class Leads(Generic[W, L]):
-    """Leases of an election object, by who campaigned. `over(lease)` says that a lease has ended.
+    """Leases of an election object, by candidate. `over(lease)` says that a lease has ended.
 
     A candidate that has lost and has not resigned yet does not see, nor end, the lead of another one.
     """

@@ -93,7 +93,7 @@ class Condition(Enterable[Lease]):
             if not driver.finish(record):
                 raise lease._ended("wait()")
             if record.turn is not None:
-                record.turn.lost()  # for who waits behind it inside of this client: it is not handed on there
+                record.turn.lost()  # for waiters behind it inside of this client: it is not handed on there
             protocol = wait_for(acquisition, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
             # sync: got = wait_turn(session, lock.name, "lock", acquisition, protocol, cancel)
             got = await wait_turn(session, lock.name, "lock", acquisition, protocol)

@@ -42,7 +42,7 @@ class Enterable(Generic[L]):
         try:
             block.append(await self._obtain(sys._getframe(1)))
             self._begin(block[0])
-            if not is_known:  # who leaves it has to find it
+            if not is_known:  # its end has to find it
                 self._entered.push(self._session.me(), block[0], sys._getframe(1))
             # sync-drop
             block[0]._begin_body()

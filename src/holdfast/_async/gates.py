@@ -86,7 +86,7 @@ class Event(_Gate):
         await self._move("open")
 
     async def clear(self) -> None:
-        """Clear it: who waits from now on waits until it is set again."""
+        """Clear it: later waiters wait until it is set again."""
         await self._move("shut")
 
     async def is_set(self) -> bool:
@@ -134,7 +134,7 @@ class Barrier(_Named):
         await self._move("abort")
 
     async def reset(self) -> None:
-        """Make it usable again; who waits gets `BrokenBarrierError`."""
+        """Make it usable again; waiters get `BrokenBarrierError`."""
         await self._move("reset")
 
     async def n_waiting(self) -> int:

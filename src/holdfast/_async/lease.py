@@ -63,13 +63,13 @@ class Loss:
         return await self._flag.wait_s(timeout_of(timeout))
 
     def _fire(self, reason: str) -> None:
-        """By the engine, or by who has found the loss."""
+        """By the engine, or by the caller that has found the loss."""
         if self.reason is None:
             self.reason = reason
         if reason == "forked":
             self._callbacks.clear()  # the parent's: in the parent the lease goes on
         self._call_those_left(self.reason)
-        self._flag.set()  # last: who waits for it may end the event loop, in which callbacks are called
+        self._flag.set()  # last: a waiter may end the event loop, in which callbacks are called
 
     def _add(self, callback: Callable[[Any], object]) -> None:
         self._callbacks.append(callback)
@@ -325,7 +325,7 @@ class Lease:
                 raise self._ended("handle()")
             session.disown(self)
             if record.turn is not None:
-                record.turn.lost()  # for who waits behind it inside of this client
+                record.turn.lost()  # for waiters behind it inside of this client
             if record.report.detailed:
                 record.report.released()
             return text

@@ -168,7 +168,7 @@ def _reached(party: Party, edges: _Edges) -> dict[Party, _Edge]:
 
 def _circle(party: Party, edges: _Edges) -> tuple[Step, ...]:
     """The shortest circle that begins with it, through others where there is one; () when it is in none."""
-    # One that waits for permits waits for its own, too: that says nothing of who has the rest.
+    # One that waits for permits waits for its own, too: that says nothing of the holders of the rest.
     by = _reached(party, {each: [edge for edge in its if edge.to != each] for each, its in edges.items()})
     if party not in by:
         by = _reached(party, edges)

@@ -175,7 +175,7 @@ class Wake:
 
     @property
     def is_for_holder(self) -> bool:
-        """Whether it is for who holds, and not for who waits."""
+        """Whether it is for a holder, and not for a waiter."""
         return self.kind in (Wake.BREAK, Wake.WANT, Wake.YIELD)
 
     def __repr__(self) -> str:

@@ -91,7 +91,7 @@ class HolderNotices:
 
     async def _open(self, record: LeaseRecord, key: str, place: Hashable) -> None:
         driver = self._driver
-        token = f"{record.token} hears"  # no token: a wake-up of that is for who waits
+        token = f"{record.token} hears"  # no token: a wake-up of that is for waiters
         try:
             await Listen(token, key, driver.settings.request_timeout_s)
         except RequestFailed as failure:

@@ -44,7 +44,7 @@ def _is_first(idle: Idle) -> bool:
 class CachedLease(Tenure):
     """A lease that the server has granted to a client that keeps it.
 
-    `record`: that of who held it last, once it was kept. `idle_until`: after that, it is not taken any more.
+    `record`: that of its last holder, once it was kept. `idle_until`: after that, it is not taken any more.
     """
 
     def __init__(

@@ -161,7 +161,7 @@ class LeaseRecord:
         self._asks = None if extension is None or release is None else (extension, release)
         self.held_since = sent_at
         self.state = _HELD
-        self.unended = True  # deleted by who ends it, which only one can
+        self.unended = True  # deleted by the one that ends it
         self.renew_from = sent_at
         self.most_ms = ttl_ms  # the greatest ttl that anything was for
         self.next_at = 0.0

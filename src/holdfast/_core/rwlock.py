@@ -113,7 +113,7 @@ async def downgrade(writer: RWAcquisition, reader: RWAcquisition) -> Grant | Non
 
 
 async def become_reader(writer: RWAcquisition, reader: RWAcquisition) -> Grant:
-    """The same for who acquires it: LeaseLost when it was not the writer any more."""
+    """The same for its caller: LeaseLost when it was not the writer any more."""
     grant = await downgrade(writer, reader)
     if grant is None:
         raise LeaseLost(writer.keys.name, "taken", "write lock")

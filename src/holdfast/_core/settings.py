@@ -23,7 +23,7 @@ class Settings(NamedTuple):
     tenure_ms: float = 2.0
     #: The same while it would hear that another client waits, and none does: others lose no more by a lost message.
     undisturbed_ms: float = 100.0
-    #: Who waits for longer than this and holds what its client hands on says so, for those who look for deadlocks, s.
+    #: A waiter of longer than this that holds what its client hands on says so, for those that look for deadlocks, s.
     note_s: float = 1.0
     #: How long a token that was given back is refused: far longer than a request can be under way.
     tombstone_ms: int = 60_000
@@ -43,7 +43,7 @@ class Settings(NamedTuple):
     #: A holder that is not ours sends no wake-up: ask this often, growing, with jitter.
     foreign_poll_s: float = 0.05
     foreign_poll_max_s: float = 0.25
-    #: Who waits for a signal (a condition, an event, …) looks for itself this often, should the message be lost.
+    #: A waiter for a signal (a condition, an event, …) looks for itself this often, should the message be lost.
     signal_recheck_ms: int = 5_000
     #: No waiter sleeps longer than this between two looks, whatever the holder's ttl.
     recheck_max_s: float = 60.0

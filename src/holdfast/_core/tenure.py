@@ -22,9 +22,9 @@ begins the line; it asks the server itself, as the first is in no line.
 A line ends when its owner finds no turn behind it, or has lost what it held. Turns that wait in it then begin a new
 one. Two lines of one lock do no harm, any more than two clients do.
 
-Threads: a turn becomes the owner by one store, and looks for that itself; waking it is only a hint. Who hands on looks
-afterwards whether the successor has left, and who leaves looks afterwards whether it was made the owner: at least one
-of them sees the other, and both may call `settle`.
+Threads: a turn becomes the owner by one store, and looks for that itself; waking it is only a hint. The turn that
+hands on looks afterwards whether the successor has left, and the one that leaves looks afterwards whether it was made
+the owner: at least one of them sees the other, and both may call `settle`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ __all__ = [
 
 #: Most turns come sooner than that. Drivers wait this long, at the least cost, before they start a protocol, ms.
 SOON_MS = 100
-#: Who has waited for that long waits for one that holds for long, where nothing is gained by handing on, ms.
+#: One that has waited for that long waits for a holder that holds for long, where nothing is gained by handing on, ms.
 ALONE_MS = 1_000
 
 _HELD = LeaseState.HELD

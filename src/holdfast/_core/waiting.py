@@ -599,7 +599,7 @@ class _Waiting:
         if remaining_ms >= 0:
             wait_s = min(wait_s, remaining_ms / 1000 + settings.recheck_late_s * (0.5 + chance))
         if "!" in holder and (crash_ms := crash_ms_of(holder)):
-            wait_s = min(wait_s, crash_ms / 3000 * (place + 1))  # who looks sees whether its client has gone
+            wait_s = min(wait_s, crash_ms / 3000 * (place + 1))  # a waiter that looks sees whether its client has gone
         # The waiter that the lock is handed to may hang: those behind it find that out when they look. All together
         # look no more often than a few times in a claim window, however many there are.
         wait_s = min(wait_s, settings.claim_ms / 1000 * (max(place, 1) + chance / 2))

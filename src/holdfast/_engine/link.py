@@ -3,9 +3,10 @@
 Laws: nothing is repeated here but a script that the server does not know; replies are matched to requests in order,
 also those that are not waited for any more; every request is answered once, by its reply or a `RequestFailed`.
 
-Theory: a helper thread connects (`dial.py`); what is sent meanwhile waits here. Any thread may write, who has the
-*seat* for what never waits: requests of callers leave at once, those of the engine together at the end of its turn. Who
-finds the seat taken leaves its request to who has it, who looks for more before and after it gets up.
+Theory: a helper thread connects (`dial.py`); what is sent meanwhile waits here. To write, a thread takes the *seat*,
+and keeps it only for what never waits. Requests of callers leave at once, those of the engine together at the end of
+its turn. A thread that finds the seat taken leaves its request to the one in it, which looks for more before and after
+it gets up.
 
 The engine reads. But where nothing is under way, and hardly another thread asks, a caller reads the reply itself, as
 the *leader*, and spares two switches of threads; whatever else comes meanwhile it reads, too, until its own reply is
@@ -14,12 +15,13 @@ when no reply is waited for, and the main thread does not lead: a signal handler
 reply to a request that is not waited for wakes no thread: while only those are under way, the socket is not watched,
 and they are read together with the next reply, or after `LIE_S`.
 
-A signal handler may raise wherever a caller writes or reads. So seats are no locks: who has one is in it, and can look
-whether it was taken, however that was interrupted; a request leaves the queue in one step with its arrival among those
-that are `_gathered`, and what is pending when its reply is among the `_ends`. What was interrupted between bytes and
-their note ends the connection. A handler may also go on for long: callers that wait have the engine look, which lets
-what is under way here go another way; a handler that itself asks goes there at once. TLS is not for two threads at a
-time: there the engine does it all. Nor does a greenlet lead, which cannot be told from another one of its thread.
+A signal handler may raise wherever a caller writes or reads. So a seat is not a lock: it holds a thread's number, so
+that this thread can tell whether it has the seat, wherever it was interrupted. A request leaves the queue and arrives
+among those that are `_gathered` in one step; it leaves what is pending when its reply is among the `_ends`. A
+connection that was interrupted between bytes and their note is ended. A handler may also go on for long: callers that
+wait have the engine look, which sends what is under way here by another connection; a handler that itself asks does so
+at once. TLS is not for two threads at a time: there the engine does it all. Nor does a greenlet lead, which cannot be
+told from another one of its thread.
 
 A connection that owes replies and is silent gets no new requests: the next one goes on a new connection, and the old
 one lingers for what may still come.
@@ -66,7 +68,7 @@ RESCUE_S = 0.02
 STUCK_S = 0.25
 #: A look for that which comes later says that the whole process was held up, s: that thread gets the same time again.
 LATE_S = 0.05
-#: Who leads looks whether the connection has ended, and all is sent, at least this often, s.
+#: The leader looks whether the connection has ended, and all is sent, at least this often, s.
 SLICE_S = 0.02
 #: Replies that are not waited for are read after this, s, or twice this.
 LIE_S = 0.01
@@ -100,7 +102,7 @@ class Link(Matching):
         self._gathered: deque[Any] = deque()
         #: What is left of the last piece, which the socket did not take at once.
         self._out = b""
-        #: Who writes, and who reads, by one key: the thread's number in a tuple of its own.
+        #: The thread that writes, and the one that reads, by one key: its number in a tuple of its own.
         self._seat: dict[str, tuple[int]] = {}
         self._reading: dict[str, tuple[int]] = {}
         #: The two threads that asked last: where more ask in turn, the engine reads for all.
@@ -241,7 +243,7 @@ class Link(Matching):
                 if not self._poll.poll(1000 * (left_s if left_s < SLICE_S else SLICE_S)):
                     self._reads += 1
                     if self._queue:
-                        self._engine.call(self.rescue)  # who has the seat is held up
+                        self._engine.call(self.rescue)  # the thread in the seat is held up
                 elif not self._read_for_callers():
                     break
             self._led = False
@@ -664,11 +666,11 @@ class Link(Matching):
         if self._alarm is not None:
             self._engine.forget(self._alarm)
         if self._reading and self._sock is not None and not self._is_tls:
-            _shut(self._sock)  # for who reads
+            _shut(self._sock)  # for the reader
         self._finish(clock() + STUCK_S)
 
     def _finish(self, until: float) -> None:
-        """Wait for who writes or reads at this moment, but not for one that is below a signal handler."""
+        """Wait for the thread that writes or reads at this moment, unless it is below a signal handler."""
         if (self._seat or self._reading) and clock() < until:
             self._engine.enter(self)  # whose thread could end before
             self._engine.later(0.001, self._finish, until)

@@ -109,7 +109,7 @@ class _Bell:
             pass
 
     def close(self) -> None:
-        fd, self.fd = self.fd, -1  # first: who rings it now rings nothing else
+        fd, self.fd = self.fd, -1  # first: a ring from now on reaches nothing else
         if self._pair is None:
             os.close(fd)
         else:
@@ -352,7 +352,7 @@ class Engine:
         self._tear_down()
         thread, self.thread = self.thread, None
         self._start_at = float("-inf")
-        del self._running[""]  # who submits from now on starts another one
+        del self._running[""]  # the next one that submits starts another one
         if self._acts and self._running.setdefault("", me) is me:
             self.thread = thread
             return False

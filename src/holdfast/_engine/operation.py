@@ -3,7 +3,7 @@
 Laws: one of the two claims its outcome: the engine, which delivers it, or the caller, who has left. What the server
 granted to one that was abandoned is given back.
 
-Theory: the claim is one `pop` of a list with one element, which is atomic. Who comes second sees it, and acts on that.
+Theory: the claim is one `pop` of a list with one element, which is atomic. The second one sees it, and acts on that.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Server:
         if link is not None and link.is_open:
             link.put_all(asks)
         else:
-            self.engine.call(self.take_over, [*asks])  # who asks goes on with its own list
+            self.engine.call(self.take_over, [*asks])  # the caller goes on with its own list
 
     def send_all(
         self, parts: list[tuple[bytes, Fits | None]], script: Script, patience_s: float, answer: Answer

@@ -26,7 +26,7 @@ class Topology:
         self._fails_over = fails_over
         #: The only one; None where one has to be chosen.
         self.only = servers[0] if len(servers) == 1 else None
-        #: Called when keys have moved: who waits for a message from their old owner has to look.
+        #: Called when keys have moved: waiters for a message from their old owner have to look.
         self.on_moved: Callable[[], None] = lambda: None
 
     def node_for(self, key: str | None, index: int | None) -> Server:

@@ -2,7 +2,7 @@
 -- KEYS    1 state (hash: generation, parties, broken)  2 arrived  3 parties released recently  4 gone
 -- ARGV    1 token  2 "wait"; "break": its time is over, break the barrier; "leave": go away from it
 --         3 1 + generation at arrival as an earlier reply gave it, or 0  4 parties  5 retain_ms  6 prefix of inboxes
---         7 ms after which a party looks for itself  8 tombstone_ms of who leaves or finds it broken
+--         7 ms after which a party looks for itself  8 tombstone_ms of a party that leaves or finds it broken
 -- Returns {1, index of this party, generation}          all have arrived (also to a repeat)
 --         {0, ms, "", place, 1 + generation}            others are missing
 --         {-1}                                          this party left before, or was told that it is broken

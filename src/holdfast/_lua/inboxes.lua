@@ -6,7 +6,7 @@
 -- tokens that are gone, its id, so that it is there for others, and the answer says when to ask again.
 -- #include tombstone
 
--- How long a mark lasts, ms. Who waits further back asks at least three times meanwhile.
+-- How long a mark lasts, ms. A waiter further back asks at least three times meanwhile.
 local THERE_MS, ASK_MAX_MS = 3000, 900
 -- The first of a queue asks again after a part of the time that it has waited, within these bounds, ms.
 local ASK_FIRST_MS, ASK_LATER_MS, ASK_PART = 10, 100, 16

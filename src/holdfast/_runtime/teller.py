@@ -1,7 +1,7 @@
 """Calls users' functions: the callbacks for a loss.
 
-Laws: who finds a loss waits for none of them, and is hurt by none of them; that no thread can be started is no reason
-to leave it untold.
+Laws: the finder of a loss waits for none of them, and is hurt by none of them; that no thread can be started is no
+reason to leave it untold.
 
 Theory: each has a thread of its own, so that one that hangs holds up no other. Where none can be started (the limits of
 a container, the interpreter's end), they take turns on a spare thread, which was started when the first one was

@@ -88,7 +88,7 @@ class Event(_Gate):
         self._move("open")
 
     def clear(self) -> None:
-        """Clear it: who waits from now on waits until it is set again."""
+        """Clear it: later waiters wait until it is set again."""
         self._move("shut")
 
     def is_set(self) -> bool:
@@ -134,7 +134,7 @@ class Barrier(_Named):
         self._move("abort")
 
     def reset(self) -> None:
-        """Make it usable again; who waits gets `BrokenBarrierError`."""
+        """Make it usable again; waiters get `BrokenBarrierError`."""
         self._move("reset")
 
     def n_waiting(self) -> int:

@@ -47,7 +47,7 @@ _STREAMS_MAX = 100
 
 
 def application(poller: Poller, hosts: frozenset[str], stopping: asyncio.Event, token: str | None = None) -> ASGIApp:
-    """The application. `hosts`: names under which it may be asked. `token`: who has it may break leases."""
+    """The application. `hosts`: names under which it may be asked. `token`: those that have it may break leases."""
     streams = asyncio.Semaphore(_STREAMS_MAX)
 
     async def events(request: Request) -> Response:

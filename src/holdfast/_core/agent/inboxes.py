@@ -36,7 +36,7 @@ class Listening(Runner):
 
     @abstractmethod
     def subscribe(self, place: Hashable, effect: Listen, answer: Callable[[RequestFailed | None], None]) -> None:
-        """Open the inbox there, for who asked first; `answer` is called once."""
+        """Open the inbox there, for the one that asked first; `answer` is called once."""
 
     def unsubscribe(self, place: Hashable) -> None:
         """Close the inbox there."""
@@ -160,7 +160,7 @@ class Inboxes:
     # -- open and closed --------------------------------------------------------------------------
 
     def _begin(self, place: Hashable, effect: Listen) -> None:
-        # In the time of who asked first. Who came later tries again, and is not held up by an attempt that hangs.
+        # In the time of the one that asked first. Later ones try again, and are not held up by an attempt that hangs.
         self._client.subscribe(place, effect, lambda failure: self._opened(place, failure))
 
     def _opened(self, place: Hashable, failure: RequestFailed | None) -> None:
