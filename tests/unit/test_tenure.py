@@ -247,6 +247,30 @@ def test_who_hands_on_to_the_last_one_while_that_leaves_releases(monkeypatch: py
     assert not first.hand_on(0.0), "nor when the release is begun again, behind the look at the line"
 
 
+def test_one_that_has_left_passes_nothing_though_it_is_made_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks the server by itself. The next turn in the line holds by that token."""
+    line, second, third, _ = marked(of := lines())
+    fourth = joined(of, "a:1:4")
+    successor, asked = Line.successor, list[Any]()
+
+    def leaving(line: Line) -> LocalWaiter | None:
+        found = successor(line)
+        if found is third:
+            assert third.leave() is None, "it has the right to nothing yet"
+        return found
+
+    def asking() -> None:
+        assert line.owner is third
+        asked.append(third.passes())
+        third.passed()
+
+    monkeypatch.setattr(Line, "successor", leaving)
+    third.bell = asking
+    assert second.hand_on(0.0) and line.owner is fourth
+    held = fourth.take(0.001)
+    assert asked == [()] and isinstance(held, LocalLease) and held.token == second.token
+
+
 def test_what_was_granted_and_came_to_no_lease_is_not_handed_on() -> None:
     """The token goes back to the server, as the one who was interrupted does not know how far it had come."""
     line, second, third, _ = marked(lines())

@@ -300,14 +300,15 @@ class LocalWaiter:
     def passes(self) -> tuple[str | int, ...]:
         """Return what the request has to release: the tenure's token, and its block of fencing tokens if known."""
         line = self.line
-        if line is None or line.owner is not self or line.tenure is None:
+        # One that has left may be made the owner for a moment, by a release that has not noticed yet.
+        if line is None or line.owner is not self or line.tenure is None or self.over:
             return ()
         return (line.tenure.token, *(line.tenure.block or ("", "")))
 
     def passed(self) -> None:
         """Note that such a request was answered."""
         line = self.line
-        if line is not None and line.owner is self:
+        if line is not None and line.owner is self and not self.over:
             line.tenure = None
 
     def begin(self, token: str, fence: int, ttl_ms: int, undisturbed: str | None = None) -> Tenure | None:
