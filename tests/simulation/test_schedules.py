@@ -21,6 +21,7 @@ import redis
 
 import holdfast
 from holdfast._core.record import LeaseRecord, LeaseState
+from holdfast._core.tenure import ALONE_MS, LocalWaiter
 from holdfast._engine.link import Link
 from holdfast._engine.loop import Engine
 from holdfast._front.base import Front
@@ -149,6 +150,31 @@ def turns(world: World) -> None:
         client.close()
     if not world.lose:
         nothing_is_left(world)
+    watcher.final()
+
+
+def impatient(world: World) -> None:
+    """A lease is handed on just when the next turn has waited for long enough, and asks the server by itself."""
+    client = client_of(world, ttl=5.0)
+    watcher = Watcher(world)
+    began_at = world.now_s
+
+    def work(at_s: float, until_s: float) -> None:
+        world.sleep(at_s)
+        lease = client.lock("a").acquire(timeout=60)
+        watcher.add(lease)
+        watcher.exclusive()
+        world.sleep(max(0.01, began_at + until_s - world.now_s))
+        watcher.exclusive()
+        lease.release()
+
+    alone_s = 0.02 + ALONE_MS / 1000
+    comings = (0.0, 0.05), (0.01, alone_s), (0.02, 0.0), (0.03, 0.0)
+    tasks = [world.spawn(lambda when=when: work(*when)) for when in comings]  # type: ignore[misc]
+    for task in tasks:
+        world.join(task)
+    client.close()
+    nothing_is_left(world)
     watcher.final()
 
 
@@ -378,7 +404,7 @@ def forking(world: World) -> None:
     nothing_is_left(world)
 
 
-SCENARIOS: list[Scenario] = [turns, losses, idling, cancelling, closing, conditions, forking]
+SCENARIOS: list[Scenario] = [turns, impatient, losses, idling, cancelling, closing, conditions, forking]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -459,6 +485,10 @@ MUTANTS: dict[str, tuple[Any, str, str, str, Scenario]] = {
     "the loop falls asleep without a last look": (Engine, "_look", "if self._acts:", "if False:", turns),
     "a wake-up finds no one": (Engine, "call", "bell.ring()\n            except", "pass\n            except", turns),
     "a child of fork keeps its parent's leases": (Front, "after_fork", 'record.lose("forked")', "pass", forking),
+    "a turn that has left passes on what it was made the owner of": (
+        *(LocalWaiter, "passes", " or self.over:", ":"),
+        impatient,
+    ),
     "the rest of a piece is not sent": (Link, "_write_some", "self._out = data[sent:]", "self._out = b''", turns),
 }
 
