@@ -178,6 +178,41 @@ def impatient(world: World) -> None:
     watcher.final()
 
 
+def coinciding(world: World) -> None:
+    """Turns of two clients come, are let in, give up and release at a few moments that are the same for all."""
+    choice = world.random.choice
+    clients = [client_of(world, ttl=choice((1.0, 5.0))), client_of(world, ttl=5.0)]
+    options: dict[str, Any] = choice(({}, {"cache_for": 0.5}))
+    watcher = Watcher(world)
+    began_at = world.now_s
+
+    def work(client: holdfast.Client, at_s: float, until_s: float, timeout_s: float) -> None:
+        world.sleep(at_s)
+        for _ in range(2):
+            try:
+                lease = client.lock("a", **options).acquire(timeout=timeout_s)
+            except holdfast.AcquireTimeout:
+                continue
+            watcher.add(lease)
+            watcher.exclusive()
+            world.sleep(max(0.0, began_at + until_s - world.now_s))
+            watcher.exclusive()
+            lease.release()
+
+    def one() -> Any:
+        client, at_s = choice((clients[0], *clients)), choice((0.0, 0.01, 0.02, 0.03))
+        until_s, timeout_s = choice((0.0, 0.0, 0.05, 0.52, 1.01, 1.02, 1.03)), choice((60, 60, 0.5, 0.99, 1.0))
+        return world.spawn(lambda: work(client, at_s, until_s, timeout_s))
+
+    for task in [one() for _ in range(choice((3, 4, 5)))]:
+        world.join(task)
+    world.sleep(1)
+    for client in clients:
+        client.close()
+    nothing_is_left(world)
+    watcher.final()
+
+
 def losses(world: World) -> None:
     """Renewals, an extension, a thief and a release, all at once."""
     client = client_of(world, ttl=0.3)
@@ -404,7 +439,7 @@ def forking(world: World) -> None:
     nothing_is_left(world)
 
 
-SCENARIOS: list[Scenario] = [turns, impatient, losses, idling, cancelling, closing, conditions, forking]
+SCENARIOS: list[Scenario] = [turns, impatient, coinciding, losses, idling, cancelling, closing, conditions, forking]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
