@@ -248,7 +248,7 @@ def test_who_hands_on_to_the_last_one_while_that_leaves_releases(monkeypatch: py
 
 
 def test_one_that_has_left_passes_nothing_though_it_is_made_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It asks the server by itself. The next turn in the line holds by that token."""
+    """Asking the server by itself, it would release what the next turn in the line holds by."""
     line, second, third, _ = marked(of := lines())
     fourth = joined(of, "a:1:4")
     successor, asked = Line.successor, list[Any]()
