@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -114,6 +115,24 @@ def test_its_ttl_is_cut_while_it_is_idle(api: Api, url: str, raw: Any, unique_na
         assert lease.remaining() < 8
         eventually(lambda: lease.remaining() > 20)
         assert raw.pttl(f"holdfast:{{{unique_name}}}") > 20_000
+
+
+def test_only_the_engine_sets_its_timers(api: Api, url: str, unique_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread that is interrupted there would leave the client without any: nothing would be renewed."""
+    lock = api.connect(url).lock(unique_name, cache_for=2.5, ttl=5)
+    bare = getattr(lock, "_target", lock)
+    client = bare._session.driver.client
+    by, arm = set[str](), client.arm
+
+    def noted(at: float | None) -> None:
+        by.add(threading.current_thread().name)
+        arm(at)
+
+    lock.acquire().release()  # opens the inbox
+    eventually(lambda: client.inboxes.listening(bare._key))
+    monkeypatch.setattr(client, "arm", noted)
+    lock.acquire().release()
+    assert client.lease_cache and by <= {"holdfast"}
 
 
 def test_who_looks_sees_that_it_may_be_idle(api: Api, url: str, unique_name: str) -> None:
