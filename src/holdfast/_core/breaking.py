@@ -5,8 +5,8 @@ may be repeated, or come late, without harm: what it is about is one token, whic
 
 Theory: the holder is told by its inbox, counts its lease as lost, and releases it as ever, which hands it over. So its
 belief ends first where it is alive. A holder that does not let go in time (stopped, cut off, dead) is released on its
-behalf, by the script of every give-back: that compares the token and buries it. A note says why to a holder that looks
-later. What it goes on doing until then is what fencing tokens are for.
+behalf, by the script of every give-back: that compares the token and buries it, also of a holder that has let go. A
+note says why to a holder that looks later. What it goes on doing until then is what fencing tokens are for.
 """
 
 from __future__ import annotations
@@ -100,22 +100,16 @@ async def take_away(all_held: Sequence[Held], text: str, grace_s: float, setting
         became.append(FORCED if told else GONE)
         if told:
             waiting.append((at, await Now() + (grace_s if told > 1 else min(grace_s, _UNHEARD_S))))
-    late: list[int] = []
     pause_s = _PAUSE_S
     while waiting:
         await Sleep(pause_s)
         pause_s = min(2 * pause_s, _PAUSE_MAX_S)
         for at, until in waiting[:]:
-            if not await once_more(all_held[at].tell("", "", settings)):
-                became[at] = LET_GO
-            elif await Now() >= until:
-                late.append(at)
-            else:
+            if await once_more(all_held[at].tell("", "", settings)) and await Now() < until:
                 continue
             waiting.remove((at, until))
-    for at in late:
-        turn = all_held[at].turn(settings)
-        turn.stray = True  # requests of that holder may be under way: its token is buried
-        if not await turn.release():
-            became[at] = LET_GO
+            # Also where it has let go: a waiter whose claim is over would be granted by its token when it asks again.
+            turn = all_held[at].turn(settings)
+            turn.stray = True  # requests of that holder may be under way: its token is buried
+            became[at] = FORCED if await turn.release() else LET_GO
     return became
