@@ -1407,9 +1407,9 @@ BREAKS: tuple[Mutant, ...] = tuple(
             "1",
         ),
         ("a holder lets go before it knows", NOTICES, "        record.lose(broken_by(by))\n", ""),
-        ("a break does not wait for the holder", BREAKING, "elif await Now() >= until:", "elif True:"),
+        ("a break does not wait for the holder", BREAKING, " and await Now() < until:", " and False:"),
         ("a break of a holder that does not answer leaves no tombstone", BREAKING, "turn.stray = True", "pass"),
-        ("a break ends nothing that does not answer", BREAKING, "if not await turn.release():", "if True:"),
+        ("a break ends nothing that does not answer", BREAKING, "FORCED if await turn.release() else LET_GO", "LET_GO"),
         ("a holder does not listen", NOTICES, "elif outlived:", "elif False:"),
         (
             "a break that comes before its lease is dropped",
