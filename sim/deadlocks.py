@@ -60,7 +60,7 @@ class _Place:
 
 
 class _Moment(NamedTuple):
-    """Who held and who waited from one time on: by name, (holders, queue) in order. One that has died
+    """The holders and the waiters from one time on: by name, (holders, queue) in order. One that has died
     waits for as long as the server has not noticed.
     """
 

@@ -93,11 +93,10 @@ async def want(held: Held, text: str, settings: Settings) -> int:
 
 async def take_away(all_held: Sequence[Held], text: str, grace_s: float, settings: Settings) -> list[str]:
     """Break these leases: what became of each. They have `grace_s` to let go. Raises `RequestFailed`."""
-    became: list[str] = []
+    became = [GONE] * len(all_held)
     waiting: list[tuple[int, float]] = []
     for at, held in enumerate(all_held):
         told = await once_more(held.tell(Wake.BREAK, text, settings))
-        became.append(FORCED if told else GONE)
         if told:
             waiting.append((at, await Now() + (grace_s if told > 1 else min(grace_s, _UNHEARD_S))))
     pause_s = _PAUSE_S

@@ -361,7 +361,7 @@ class LocalWaiter:
         line.owner = successor
         successor.ring()
         if successor.over and not line.settle():
-            line.owner = self  # who left need not have seen that it had the right: this turn releases
+            line.owner = self  # the one that left need not have seen that it had the right: this turn releases
         return not line.dead
 
     def leave(self) -> Tenure | None:

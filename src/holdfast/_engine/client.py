@@ -100,7 +100,7 @@ class Client(Agent):
     # -- requests ---------------------------------------------------------------------------------
 
     def troubled(self, server: Server, failure: RequestFailed) -> None:
-        """Note that a request, by whomever it was sent, has ended so."""
+        """Note that a request has ended so, whether the engine or a caller has sent it."""
         self.troubles.saw(failure)
         self.topology.troubled(server, failure)
 

@@ -89,9 +89,8 @@ class Home:
 
     def put(self, server: Server, ask: Ask) -> None:
         """Send it: at once where nothing is under way, else with what others ask for in this turn of the loop."""
-        ask.may_lie = (
-            ask.may_lie or self.reads or self.read_on()
-        )  # read by the loop, or by the engine where that is late
+        # Read by the loop, or by the engine where that is late.
+        ask.may_lie = ask.may_lie or self.reads or self.read_on()
         link = self._link
         is_first = not self._out and link is not None and link is server.link and not link.owes
         if is_first or not self.loop.collects:

@@ -207,9 +207,8 @@ class ThreadsFront(Front):
     # -- what is held -----------------------------------------------------------------------------
 
     def _not_renewed(self, record: LeaseRecord) -> None:
-        if (
-            not self.engine.runs() and threading.main_thread().is_alive()
-        ):  # else callers do what is to be done at the end
+        # At the end of the process, callers renew what is held.
+        if not self.engine.runs() and threading.main_thread().is_alive():
             if self.finish(record):
                 self.run(quietly(record))
             raise CannotStartThread(str(self.engine.trouble))
