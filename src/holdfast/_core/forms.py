@@ -14,22 +14,21 @@ Form: TypeAlias = "tuple[int, type, *tuple[type, ...]] | tuple[int]"
 I, B = int, bytes  # noqa: E741
 
 
-def forms(*known: Form) -> Fits:
-    """A list whose first number says how it goes on."""
-    types_of = [[int, *form[1:]] for form in known]
-    firsts = [form[0] for form in known]
+def forms(*known: Form, fenced: bool = False) -> Fits:
+    """A list whose first number says how it goes on. `fenced`: where that is 1, with a fencing token."""
+    whole = {(form[0], int, *form[1:]) for form in known}
 
     def fits(reply: Any) -> bool:
-        types = [*map(type, reply)] if type(reply) is list else None
-        return types in types_of and (reply[0], types) in zip(firsts, types_of, strict=True)
+        if type(reply) is not list or not reply or type(reply[0]) is not int:
+            return False
+        return (reply[0], *map(type, reply)) in whole and not (fenced and reply[0] == 1 and reply[1] <= 0)
 
     return fits
 
 
 def granting(*others: Form) -> Fits:
     """Granted with a fencing token, busy, buried, or one of `others`."""
-    fits = forms((1, I), (0, I, B, I, I), (-1,), *others)
-    return lambda reply: fits(reply) and (reply[0] != 1 or reply[1] > 0)
+    return forms((1, I), (0, I, B, I, I), (-1,), *others, fenced=True)
 
 
 def row(*known: list[type]) -> Fits:
