@@ -646,8 +646,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "what begins with less is not planned sooner",
         SCHEDULE,
-        "        if record.short_s:\n            at =",
-        "        if False:\n            at =",
+        "if record.short_s or record.crash_ms:",
+        "if False:",
     ),
     Mutant(
         "what began with less is renewed as often until its end",

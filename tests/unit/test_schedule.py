@@ -86,6 +86,15 @@ def test_attention_comes_at_the_deadline_at_the_latest(ttl_ms: int, sent_at: flo
     assert hold.state is LeaseState.LOST and hold.reason == "expired"
 
 
+def test_the_end_of_a_short_lease_is_known_in_time_where_all_are_looked_at() -> None:
+    """One that ends before `look_s` is not left for the next look at young ones."""
+    schedule = Schedule()
+    schedule.look_s = 0.1
+    hold = hold_of(10_000, 5.0, max_hold_ms=50)
+    assert schedule.add(hold, 0.5) == hold.deadline == 5.05
+    assert schedule.due(hold.deadline) == [] and hold.reason == "max_hold"
+
+
 @given(TTLS, TIMES, FRACTIONS, FRACTIONS)
 def test_a_failed_renewal_is_tried_again_while_validity_lasts(
     ttl_ms: int, sent_at: float, jitter: float, when: float

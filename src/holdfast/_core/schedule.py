@@ -72,7 +72,10 @@ class Schedule:
         """Watch a record; returns when it needs attention first. `jitter` is a random number in [0, 1)."""
         self._new[id(record)] = record
         record.next_at = jitter
-        at = self._first_at(record)
+        at = record.held_since + min(record.ttl_ms * self._plan_s_per_ms, self.look_s)
+        if record.short_s or record.crash_ms:
+            at = min(self._renew_at(record, 1.0), record.held_since + self.look_s)
+        at = min(at, record.deadline)
         plan_at = self._plan_at
         try:
             if at < plan_at[0]:
@@ -82,13 +85,6 @@ class Schedule:
         if record.token in self.early or record.held_since < self.hears_since:
             self.meets(record)
         return at
-
-    def _first_at(self, record: LeaseRecord) -> float:
-        since, look_s = record.held_since, self.look_s
-        at = since + min(_pace_ms(record) * self._plan_s_per_ms, look_s)
-        if record.short_s:
-            at = min(self._renew_at(record, 1.0), since + look_s)
-        return min(at, record.deadline)
 
     def _plan_new(self, now: float) -> None:
         # A thread that adds one from now on sees no time that would be soon enough.
@@ -100,7 +96,8 @@ class Schedule:
                 key, record = new.popitem()
             except KeyError:
                 break  # removed by another thread
-            if now < record.held_since + self.look_s == self._first_at(record):
+            since, look_s = record.held_since, self.look_s
+            if now < since + look_s and since + 2 * look_s <= min(self._renew_at(record, 1.0), record.deadline):
                 young.append(record)
                 continue
             self.outlived.append(record)
@@ -117,7 +114,16 @@ class Schedule:
         if young:
             heapq.heappush(self._plan_at, now + self.look_s / 4)  # not at each one's own time: there may be thousands
 
+    def finish(self, record: LeaseRecord) -> bool:
+        """End it for its owner, who then releases it; False when it had ended before, in whatever way."""
+        if not record.mark_released():
+            return False
+        if self._new.pop(id(record), None) is None:
+            self._live.pop(id(record), None)
+        return True
+
     def remove(self, record: LeaseRecord) -> None:
+        """Watch it no more."""
         key = id(record)
         if self._new.pop(key, None) is None:
             self._live.pop(key, None)

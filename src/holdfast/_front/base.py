@@ -111,7 +111,7 @@ class Front:
         self.schedule, self.lines, self.lease_cache = client.schedule, client.lines, client.lease_cache
         self.notices, self.queueing, self.listening = client.notices, client.queueing, client.listening
         self.unwatch, self.finish = client.unwatch, client.finish
-        self.lease_cache.spawn, self.lease_cache.watch = self.spawn, self._attend
+        self.lease_cache.spawn, self.lease_cache.watch = self.spawn, self.watch
         self.random = random.Random().random
         #: When the client says again who it is.
         self.introduce_at = float("-inf")
@@ -192,10 +192,13 @@ class Front:
     # -- what is held -----------------------------------------------------------------------------
 
     def watch(self, record: LeaseRecord) -> None:
-        """Renew it and look after its deadline, until `unwatch`. Raises `ClientClosed` when the client was closed,
-        and in threads `CannotStartThread` where nothing would renew it.
+        """Have the engine renew it and look after its deadline, until `unwatch`. Raises `ClientClosed` when the
+        client was closed, and in threads `CannotStartThread` where nothing would renew it.
         """
-        self._attend(record)
+        at = self.schedule.add(record, self.random())
+        armed = self.client.attends_at
+        if armed is None or at < armed:
+            self.engine.call(self.client.arm, at)
         if self.engine.thread is None:
             self._not_renewed(record)
         if self.closed:
@@ -203,13 +206,6 @@ class Front:
             if record.mark_released():
                 self.spawn_release(record)
             raise self.closed_error()
-
-    def _attend(self, record: LeaseRecord) -> None:
-        """Have the engine look after it in time."""
-        at = self.schedule.add(record, self.random())
-        armed = self.client.attends_at
-        if armed is None or at < armed:
-            self.engine.call(self.client.arm, at)
 
     def take_back(self, record: LeaseRecord) -> bool:
         """End a lease that its caller does not get, and release it in the background; False when it had ended."""

@@ -91,6 +91,7 @@ class Agent(Closing, Listening):
         #: Whether the first request of an acquire can be sent alone: where keys move, a protocol has to follow them.
         self.can_ask = not moves
         self.schedule = Schedule(settings)
+        self.unwatch, self.finish = self.schedule.remove, self.schedule.finish
         self.contention = Contention(settings)
         #: Acquires that wait for each other here; leases that stay here after their release.
         self.lines = Lines(settings, guard, self.schedule.early)
@@ -250,17 +251,6 @@ class Agent(Closing, Listening):
     def watch(self, record: LeaseRecord) -> None:
         """Renew it and look after its deadline, until `unwatch`."""
         self.arm(self.schedule.add(record, self.random()))
-
-    def unwatch(self, record: LeaseRecord) -> None:
-        """Stop watching a lease that was released."""
-        self.schedule.remove(record)
-
-    def finish(self, record: LeaseRecord) -> bool:
-        """End it for its owner, who then releases it; False when it had ended before, in whatever way."""
-        if not record.mark_released():
-            return False
-        self.schedule.remove(record)
-        return True
 
     def spawn_release(self, record: LeaseRecord) -> None:
         """Release in the background what is not wanted any more."""
