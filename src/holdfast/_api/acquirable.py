@@ -186,12 +186,6 @@ class AcquirableBase:
         ask = partial(self._ask, turn.token, turn=turn)
         return wait_in_line(turn, ask, self._give_back, timeout_s, self._ttl_ms)
 
-    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
-        record: LeaseRecord = self._how.make_record(token, grant, self._ttl_ms)
-        if self._label != "lock":
-            record.label = self._label
-        return record
-
     # Its steps.
 
     def _held_by(self, owners: Owners) -> Any:
@@ -268,7 +262,9 @@ class AcquirableBase:
         if isinstance(got, Grant):
             if options.kept_ms and got.kept is None and is_kept(token):
                 got.kept = self._session.driver.lease_cache, options.kept_ms / 1000
-            record = self._make_record(token, got)
+            record = self._how.make_record(token, got, self._ttl_ms)
+            if self._label != "lock":
+                record.label = self._label
         else:
             record = got
         if not options.renew:

@@ -131,8 +131,8 @@ class _Change(_Side[L]):
         self._until = before.max_until
         self._asks = ()  # not the one request with the token that it is given
 
-    def _make_record(self, token: str, grant: Grant) -> LeaseRecord:
-        record = super()._make_record(token, grant)
+    def _record(self, token: str, got: LeaseRecord | Grant) -> LeaseRecord:
+        record = super()._record(token, got)
         if self._until is not None:
             record.end_by(self._until)
         return record

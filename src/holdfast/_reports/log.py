@@ -15,7 +15,7 @@ from typing import Any
 from holdfast._reports.reporter import Reporter
 from holdfast.errors import shown
 
-__all__ = ["DEBUG", "INFO", "LOG", "WARNING", "enabled"]
+__all__ = ["DEBUG", "INFO", "LOG", "WARNING", "enabled", "find"]
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 
@@ -50,26 +50,28 @@ _RECORDS: dict[str, tuple[int, str, tuple[str, ...]]] = {
 #: Of an election: to lead is news.
 _ELECTED = (INFO, f"{_WHAT}: elected after %(waited_s).3f s", ("waited_s",))
 
-_logger: Any = None
+#: The one of the standard library, once it was found.
+logger: Any = None
 
 
 def enabled(level: int) -> bool:
     """True if a record of this level would be handled. May take a lock of `logging`: not on the path of times."""
-    logger = _logger or _find()
-    return logger is not None and bool(logger.isEnabledFor(level))
+    found = logger or find()
+    return found is not None and bool(found.isEnabledFor(level))
 
 
-def _find() -> Any:
-    global _logger
+def find() -> Any:
+    """Find the logger; None where `logging` was not imported."""
+    global logger
     logging: Any = sys.modules.get("logging")
     handler = getattr(logging, "NullHandler", None)
     if handler is None or not hasattr(logging, "getLogger"):
         return None  # not imported, or not yet
-    logger = logging.getLogger("holdfast")
-    if not logger.handlers:
-        logger.addHandler(handler())  # else `logging` prints to stderr where a program has configured nothing
-    _logger = logger
-    return logger
+    found = logging.getLogger("holdfast")
+    if not found.handlers:
+        found.addHandler(handler())  # else `logging` prints to stderr where a program has configured nothing
+    logger = found
+    return found
 
 
 def _sink(at: float, event: str, details: tuple[Any, ...]) -> None:
@@ -80,8 +82,7 @@ def _sink(at: float, event: str, details: tuple[Any, ...]) -> None:
         level, message, names = _ELECTED
     elif lease is not None and event == "busy" and lease.holder is not None:
         message, names, values = f"{message}; held by %(holder)s", (*names, "holder"), (*values, lease.holder.who)
-    logger = _logger or _find()
-    if logger is None or not logger.isEnabledFor(level):
+    if not enabled(level):
         return
     fields: dict[str, Any] = {}
     if lease is not None:

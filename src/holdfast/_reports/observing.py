@@ -17,6 +17,7 @@ from typing import Any
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.report import Report
+from holdfast._reports import log
 from holdfast._reports.log import DEBUG, LOG, enabled
 from holdfast._reports.reporter import Reporter
 from holdfast._runtime.clock import clock
@@ -157,7 +158,8 @@ class Reports:
 
     def begin(self, kind: str, name: str, level: int = DEBUG) -> Report:
         """An acquire begins. `level`: that of the record of success."""
-        logs = enabled(level)
+        logger = log.logger or log.find()
+        logs: bool = logger is not None and logger.isEnabledFor(level)  # as `enabled`, without the call
         if self._observer is None and not logs:
             return self.plain
         return _Detailed(self, self._describe(kind, name), logs)
