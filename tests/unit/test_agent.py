@@ -289,6 +289,29 @@ def test_a_late_answer_of_many_is_looked_at(agent: Made) -> None:
     assert seen == [(1, 7)]
 
 
+def test_one_of_many_whose_connection_broke_is_sent_again_once(agent: Made) -> None:
+    """What the second one ends with does not hide that the first one may have been carried out."""
+
+    async def asks() -> Any:
+        calls = [Call("renew", (KEYS.lock,), ("token",), 1.0, node) for node in range(3)]
+        many = CallMany(calls, 0.1)
+        return await many, many.repeated
+
+    ended = agent.run(asks())
+    refused = RequestFailed("refused", "no one listens", "s1", maybe_executed=False, transient=True)
+    agent.sent[0].answer(None, refused)
+    for sent in agent.sent[1:3]:
+        sent.answer(None, broken())
+    assert [asked.effect.node for asked in agent.sent] == [0, 1, 2, 1, 2]
+    agent.sent[3].answer(1, None)
+    agent.sent[4].answer(None, refused.again(maybe_executed=False))
+    agent.passes()
+    ((answers, repeated),) = ended
+    assert answers[1] == 1
+    assert [(answers[at].kind, answers[at].maybe_executed) for at in (0, 2)] == [("refused", False), ("refused", True)]
+    assert repeated == {1: True, 2: True}
+
+
 def lease(agent: Made, ttl_ms: int = 30_000, token: str = "token") -> LeaseRecord:
     turn = LockAcquisition(KEYS, token, ttl_ms)
     turn.renews = True

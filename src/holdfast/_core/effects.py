@@ -133,10 +133,11 @@ class CallMany(Effect[list[Answer]]):
     """Send all calls before reading any answer; end when `enough(answers)` or `request_timeout_s` is over.
 
     Answers stand at the place of their call: a reply, the `RequestFailed`, or None while unanswered. A reply that
-    comes after the end is handed to `late(index, reply)`, and the protocol that it returns is spawned.
+    comes after the end is handed to `late(index, reply)`, and the protocol that it returns is spawned. A call whose
+    connection was broken is sent a second time: servers and firewalls close idle ones, which using them finds out.
     """
 
-    __slots__ = ("calls", "enough", "late", "request_timeout_s")
+    __slots__ = ("calls", "enough", "late", "repeated", "request_timeout_s")
 
     def __init__(
         self,
@@ -149,6 +150,8 @@ class CallMany(Effect[list[Answer]]):
         self.request_timeout_s = request_timeout_s
         self.enough = enough
         self.late = late
+        #: Which calls were sent a second time, and whether they may have been carried out the first time.
+        self.repeated: dict[int, bool] = {}
 
 
 class Wake:

@@ -19,7 +19,8 @@ of growing length. There is no queue: no member alone knows who holds the lock, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from holdfast._core.effects import Answer, Call, CallMany, Now, Protocol, Reply, Sleep, Spawn
 from holdfast._core.failure import RequestFailed, what_is_at
@@ -91,8 +92,9 @@ class Quorum:
         #: The token of the last round, for acquisitions whose first round failed; and until when it is needed.
         self._last_rounds: dict[str, tuple[str, float]] = {}
         self._ahead_s: list[float | None] = [None] * self.size
+        #: What each member has to be given back: the keys by their token, until when that matters, and since when.
         self._debts: list[dict[str, tuple[LockKeys, float, float]]] = [{} for _ in self.names]
-        self._paying = [False] * self.size
+        self._paying: set[int] = set()
 
     def request_timeout_s(self, ttl_ms: int) -> float:
         if self._patience_s is not None:
@@ -155,9 +157,9 @@ class Quorum:
     def owe(self, index: int, token: str, keys: LockKeys, until: float, now: float) -> Protocol[None] | None:
         """Remember to give back at a member; returns the protocol to spawn, when none is at it already."""
         self._debts[index][token] = (keys, until, now)
-        if self._paying[index]:
+        if index in self._paying:
             return None
-        self._paying[index] = True
+        self._paying.add(index)
         return self._pay(index)
 
     def settled(self, index: int, token: str) -> None:
@@ -172,34 +174,30 @@ class Quorum:
         debts, settings = self._debts[index], self.settings
         pauses = Backoff(settings.trouble_pause_s, settings.trouble_pause_max_s)
         request_timeout_s = self._patience_s or settings.member_patience_s / 4
-        while True:
+        while debts:
             pause_s = await pauses.next_s()
             await Sleep(pause_s)
             begun_at = await Now()
-            for token in tuple(debts):
-                debt = debts.get(token)
-                if debt is None or begun_at < debt[2] + pause_s / 2:
-                    continue
-                debts.pop(token, None)
-                keys, until, _ = debt
-                if await Now() >= until:
+            for token, debt in tuple(debts.items()):
+                keys, until, since = debt
+                if debts.get(token) is not debt or begun_at < since + pause_s / 2:
                     continue
                 try:
-                    args = _release_args(self, keys, token, tombstone=True)
-                    await Call("release", keys.all, args, request_timeout_s, node=index)
-                    pauses.reset()
+                    if await Now() < until:
+                        await _release_at(index, self, keys, token, True, request_timeout_s)
+                        pauses.reset()
                 except RequestFailed as failure:
                     if failure.unsettled:
-                        debts.setdefault(token, debt)
                         break
-            if not debts:
-                self._paying[index] = False
-                return
+                if debts.get(token) is debt:
+                    del debts[token]
+        self._paying.discard(index)
 
 
-def _release_args(quorum: Quorum, keys: LockKeys, token: str, *, tombstone: bool) -> tuple[str | int, ...]:
+def _release_at(index: int, quorum: Quorum, keys: LockKeys, token: str, buries: bool, request_timeout_s: float) -> Call:
     settings = quorum.settings
-    return (token, settings.fence_ms, settings.claim_ms, keys.inboxes, settings.tombstone_ms if tombstone else 0)
+    args = (token, settings.fence_ms, settings.claim_ms, keys.inboxes, settings.tombstone_ms if buries else 0)
+    return Call("release", keys.all, args, request_timeout_s, node=index)
 
 
 def _problem(name: str, answer: Answer) -> str:
@@ -212,34 +210,6 @@ def _problem(name: str, answer: Answer) -> str:
             return f"{name}: does not vote, since INFO is forbidden and its uptime unknown"
         return f"{name}: was restarted recently and votes in {answer[1] / 1000:.1f} s"
     return f"{name}: this acquisition was given back there"
-
-
-async def _ask(
-    calls: Sequence[Call],
-    request_timeout_s: float,
-    enough: Callable[[Sequence[Answer]], bool],
-    late: Callable[[int, Reply], Protocol[None] | None] | None = None,
-) -> list[Answer]:
-    """Ask all at once; those whose connection was broken are asked a second time, when that matters.
-
-    Idle connections are closed by servers and firewalls, and that is found out by using them.
-    """
-    answers = await CallMany(calls, request_timeout_s, enough, late)
-    broken = [at for at, answer in enumerate(answers) if isinstance(answer, RequestFailed) and answer.kind == "broken"]
-    if not broken or enough([None if at in broken else answer for at, answer in enumerate(answers)]):
-        return answers
-
-    def merged(again: Sequence[Answer]) -> list[Answer]:
-        everything = list(answers)
-        for at, answer in zip(broken, again, strict=True):
-            # A release that finds nothing may have been executed the first time.
-            everything[at] = 1 if answer == 0 and calls[at].script == "release" else answer
-        return everything
-
-    again = CallMany([calls[at] for at in broken], request_timeout_s, lambda found: enough(merged(found)))
-    if late is not None:
-        again.late = lambda at, reply: late(broken[at], reply)
-    return merged(await again)
 
 
 class _Round:
@@ -295,7 +265,7 @@ class _Round:
         calls = [Call("quorum_acquire", vote_keys, args, request_timeout_s, at) for at, args in enumerate(args_of)]
         unchecked, quorum.unchecked = quorum.unchecked, False
         enough = (lambda answers: None not in answers) if unchecked else self._enough
-        self.answers = answers = await _ask(calls, request_timeout_s, enough, self._late)
+        self.answers = answers = await CallMany(calls, request_timeout_s, enough, self._late)
         fences: list[int] = []
         for index, answer in enumerate(answers):
             if isinstance(answer, list):
@@ -325,7 +295,7 @@ class _Round:
         def enough(answers: Sequence[Answer]) -> bool:
             return _counted(answers)[0] >= quorum.need
 
-        return fence if enough(await _ask(calls, request_timeout_s, enough)) else None
+        return fence if enough(await CallMany(calls, request_timeout_s, enough)) else None
 
     async def back(self, late: int | None = None) -> None:
         """Give back where we may be held, or only at a member whose vote came `late`: what does not answer is owed."""
@@ -344,10 +314,7 @@ async def _release_all(
     if not members:
         return []
     request_timeout_s = quorum.request_timeout_s(ttl_ms)
-    plain = _release_args(quorum, keys, token, tombstone=False)
-    burying = _release_args(quorum, keys, token, tombstone=True) if unsure else plain
-    args_of = {index: burying if index in unsure else plain for index in members}
-    calls = [Call("release", keys.all, args, request_timeout_s, index) for index, args in args_of.items()]
+    calls = [_release_at(index, quorum, keys, token, index in unsure, request_timeout_s) for index in members]
     waited_for = [at for at, index in enumerate(members) if index not in unsure] or list(range(len(members)))
 
     def enough(answers: Sequence[Answer]) -> bool:
@@ -363,7 +330,9 @@ async def _release_all(
     answers: Sequence[Answer] = [None] * len(members)
     try:
         now = await Now()
-        answers = await _ask(calls, request_timeout_s, enough, late)
+        releases = CallMany(calls, request_timeout_s, enough, late)
+        # One that finds nothing may have been carried out when it was sent first.
+        answers = [1 if a == 0 and releases.repeated.get(at) else a for at, a in enumerate(await releases)]
     finally:
         if now is None:
             now = await Now()  # interrupted before anything was sent
@@ -433,16 +402,18 @@ class QuorumAcquisition(Acquisition):
         back = self.give_back()
         await (back if self.waits and this.granted() else Spawn(back))
         quorum.forget_round(self.token)
-        holders, remaining_ms = _holders(this.answers)
-        votes = len(this.granted()) + sum(holders.values())
+        taken = [answer for answer in this.answers if isinstance(answer, list) and answer[0] == _TAKEN]
+        votes = len(this.granted()) + len(taken)
         if votes < quorum.need:
             raise _trouble_of(quorum, self.keys, this.answers, votes)
-        holder = max(holders, key=holders.__getitem__, default="")
-        if holders.get(holder, 0) < quorum.need:
+        times = _times_by_holder((text_of(holder), ms) for _, ms, holder in taken)
+        holder = max(times, key=lambda each: len(times[each]), default="")
+        if len(times.get(holder, ())) < quorum.need:
             self.polls = self._splits
             return [0, -1, holder, -1, 0]
         self._splits.reset()
         self.polls = self._polls
+        remaining_ms = min((ms for _, ms, _ in taken if ms >= 0), default=-1)
         return [0, remaining_ms, holder, -1, 0]
 
     async def give_back(self) -> None:
@@ -468,13 +439,13 @@ class QuorumAcquisition(Acquisition):
 
         request_timeout_s = quorum.request_timeout_s(ttl_ms)
         args = (keys, self.token, ttl_ms, order, quorum.settings, request_timeout_s)
-        answers = await _ask([renewal(*args, node=index) for index in range(size)], request_timeout_s, enough)
+        answers = await CallMany([renewal(*args, node=index) for index in range(size)], request_timeout_s, enough)
         held, gone = _counted(answers)
         if held >= need:
             return max(answer for answer in answers if type(answer) is int)
         if gone > size - need:
             return 0
-        raise _unanswered(quorum, keys, answers, held + gone)
+        raise _trouble_of(quorum, keys, answers, held + gone)
 
     async def release(self, sure_until: float | None = None) -> bool:
         """Release on every member; False when it was not ours any more. Raises `QuorumFailed`.
@@ -489,28 +460,15 @@ class QuorumAcquisition(Acquisition):
             return True
         if not_ours > quorum.size - quorum.need:
             return False
-        raise _unanswered(quorum, self.keys, answers, released + not_ours)
+        raise _trouble_of(quorum, self.keys, answers, released + not_ours)
 
 
-def _holders(answers: Sequence[Answer]) -> tuple[dict[str, int], int]:
-    """Count the members that each holder has; also the least remaining time of all, ms (-1: no ttl)."""
-    holders: dict[str, int] = {}
-    least_ms = -1
-    for answer in answers:
-        if isinstance(answer, list) and answer[0] == _TAKEN:
-            remaining_ms, holder = answer[1], text_of(answer[2])
-            holders[holder] = holders.get(holder, 0) + 1
-            if remaining_ms >= 0:
-                least_ms = remaining_ms if least_ms < 0 else min(least_ms, remaining_ms)
-    return holders, least_ms
-
-
-def _trouble_of(quorum: Quorum, keys: LockKeys, answers: Sequence[Answer], votes: int) -> RequestFailed:
-    """Explain why there is no majority: what a majority says itself, or all that is wrong put together."""
+def _trouble_of(quorum: Quorum, keys: LockKeys, answers: Sequence[Answer], heard: int) -> RequestFailed:
+    """Explain why only so many were `heard`: what a majority says itself, or all that is wrong put together."""
     bad = [
         (name, answer)
         for name, answer in zip(quorum.names, answers, strict=True)
-        if _kind(answer) not in (_GRANTED, _TAKEN)
+        if type(answer) is not int and _kind(answer) not in (_GRANTED, _TAKEN)
     ]
     refusals = [answer for _, answer in bad if isinstance(answer, RequestFailed) and not answer.transient]
     for refused in refusals:
@@ -520,20 +478,10 @@ def _trouble_of(quorum: Quorum, keys: LockKeys, answers: Sequence[Answer], votes
     mute = young.count(-1)  # whose uptime is a secret
     problems = tuple(_problem(name, answer) for name, answer in bad)
     transient = len(refusals) + mute <= quorum.size - quorum.need
-    failure = QuorumFailed(keys, quorum.need, votes, problems, transient=transient)
-    if young and votes + len(young) - mute >= quorum.need:
+    failure = QuorumFailed(keys, quorum.need, heard, problems, transient=transient)
+    if young and heard + len(young) - mute >= quorum.need:
         failure.passes_in_s = _ONE_BY_ONE_S + max(young) / 1000
     return failure
-
-
-def _unanswered(quorum: Quorum, keys: LockKeys, answers: Sequence[Answer], heard: int) -> QuorumFailed:
-    """Explain why a lease could not be renewed or released: who did not answer."""
-    problems = tuple(
-        _problem(name, answer)
-        for name, answer in zip(quorum.names, answers, strict=True)
-        if answer is None or isinstance(answer, RequestFailed)
-    )
-    return QuorumFailed(keys, quorum.need, heard, problems, transient=True)
 
 
 async def give_back(quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> None:
@@ -547,11 +495,14 @@ async def inspect(quorum: Quorum, keys: LockKeys) -> LockSeen:
     seen = (keys.lock, keys.fence, keys.queue)
     calls = [Call("inspect", seen, (), request_timeout_s, node=index) for index in range(quorum.size)]
 
-    def enough(answers: Sequence[Answer]) -> bool:
-        return any(len(times) >= quorum.need for times in _times_by_holder(_seen(answers)).values())
+    def heard_of(answers: Sequence[Answer]) -> list[LockSeen]:
+        return [seen_of(answer) for answer in answers if isinstance(answer, list)]
 
-    answers = await _ask(calls, request_timeout_s, enough)
-    heard = _seen(answers)
+    def enough(answers: Sequence[Answer]) -> bool:
+        return any(len(times) >= quorum.need for times in _times_by_holder(heard_of(answers)).values())
+
+    answers = await CallMany(calls, request_timeout_s, enough)
+    heard = heard_of(answers)
     if len(heard) < quorum.need:
         raise _trouble_of(quorum, keys, [a if isinstance(a, RequestFailed) else None for a in answers], len(heard))
     # A token that was handed out is remembered by a majority, of which those that were not heard may be a part.
@@ -565,12 +516,9 @@ async def inspect(quorum: Quorum, keys: LockKeys) -> LockSeen:
     return LockSeen("", -2, fence, 0)
 
 
-def _seen(answers: Sequence[Answer]) -> list[LockSeen]:
-    return [seen_of(answer) for answer in answers if isinstance(answer, list)]
-
-
-def _times_by_holder(heard: Sequence[LockSeen]) -> dict[str, list[int]]:
+def _times_by_holder(seen: Iterable[tuple[str, int, *tuple[Any, ...]]]) -> dict[str, list[int]]:
+    """Return for how long the members say that each holder has it, ms, of what begins with both."""
     times: dict[str, list[int]] = {}
-    for seen in heard:
-        times.setdefault(seen.holder, []).append(seen.remaining_ms)
+    for holder, remaining_ms, *_ in seen:
+        times.setdefault(holder, []).append(remaining_ms)
     return times

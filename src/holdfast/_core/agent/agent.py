@@ -156,6 +156,11 @@ class Agent(Closing, Listening):
                     self.spawn(protocol, f"{task.label}/late")
                 return
             if failure is not None:
+                if failure.kind == "broken" and index not in effect.repeated:
+                    effect.repeated[index] = failure.maybe_executed
+                    self.request(effect.calls[index], patience_s, partial(answered, index))
+                    return
+                failure.maybe_executed = failure.maybe_executed or effect.repeated.get(index, False)
                 failure.about(effect.calls[index])
             answers[index] = reply if failure is None else failure
             if None not in answers or (enough is not None and enough(answers)):
