@@ -39,6 +39,9 @@ __all__ = ["Client"]
 #: What `hears` says.
 _TOLD, _COUNTED = 2, 1
 _ASKING = pack_command(("ASKING",))
+#: How often MOVED and ASK are followed for one request, since a slot can move meanwhile; and its least time there, s.
+_REDIRECTS_MAX = 5
+_REDIRECT_LEAST_S = 0.05
 
 
 def _broken(server: Server) -> RequestFailed:
@@ -78,7 +81,6 @@ class Client(Agent):
         one_place = not moves and len(topology.nodes()) == 1
         super().__init__(client_id, inboxes, settings, threading.RLock(), one_place=one_place, moves=moves)
         self._perform |= {Tell: self._tell, Listen: self._listen, AwaitWake: self._await_wake}
-        self._route = topology.route
         self._is_sharded = is_sharded(client_id)
         #: How often an inbox has ended.
         self._breaks = 0
@@ -112,21 +114,31 @@ class Client(Agent):
     def request(
         self, effect: Call | Command, patience_s: float, answer: Callable[[Any, RequestFailed | None], None]
     ) -> None:
+        """Send it to the owner of its key, and in time to where that sends it on; but a session stays where it is."""
+        key, session = (effect.key, effect.session) if isinstance(effect, Command) else (effect.keys[0], None)
+        send = self._send if session is None else self._send_in
+        until, redirects = clock() + patience_s, _REDIRECTS_MAX if session is None else 0
+
+        def go(server: Server, asking: bool = False) -> None:
+            send(effect, server, max(_REDIRECT_LEAST_S, until - clock()), asking, partial(answered, server))
+
         def answered(server: Server, reply: Any, failure: RequestFailed | None) -> None:
+            nonlocal redirects
             if failure is not None:
+                elsewhere = self.topology.redirect(server, failure)
+                if elsewhere is not None and redirects:
+                    redirects -= 1
+                    go(*elsewhere)
+                    return
                 self.troubled(server, failure)
             elif self.troubles:
                 self.troubles.passed(server.name)
             answer(reply, failure)
 
-        in_session = isinstance(effect, Command) and effect.session is not None
-        send: Callable[..., None] = self._send_in if in_session else self._send
-        key = effect.key if isinstance(effect, Command) else effect.keys[0]
-        if self._route is not None:
-            self._route(key, effect.node, patience_s, partial(send, effect), answered, not in_session)
+        if self.only is not None:
+            go(self.only)
         else:
-            server = self.only or self.topology.node_for(key, effect.node)
-            send(effect, server, patience_s, False, partial(answered, server))
+            self.topology.find(key, effect.node, go)
 
     def _send(self, effect: Call | Command, server: Server, patience_s: float, asking: bool, answer: Answer) -> None:
         """`asking`: to the node that a slot is moving to, which takes it only behind ASKING."""
@@ -146,10 +158,9 @@ class Client(Agent):
             server.send(_ASKING, patience_s, None, None, lambda _reply, _failure: None)
         server.send(packed, patience_s, fits, None if asking else script, answer)
 
-    def _send_in(self, effect: Command, server: Server, patience_s: float, _asking: bool, answer: Answer) -> None:
+    def _send_in(self, effect: Any, server: Server, patience_s: float, _asking: bool, answer: Answer) -> None:
         """On the connection of its session, which it may end, as trouble does."""
         session = effect.session
-        assert session is not None
         link = self._sessions.pop(session, None) or server.private()
         if link is None:
             self.engine.soon(answer, None, server.gone())

@@ -1,8 +1,7 @@
 """A Cluster: which node owns which slot, and requests that follow their keys.
 
 Laws: a key's slot is computed as servers do; MOVED and ASK are believed at once; the table is read again when there is
-reason to, from nodes that answer, and not more often than it helps; a request has the time that it was given, wherever
-it is sent.
+reason to, from nodes that answer, and not more often than it helps.
 
 Theory: nothing is known at first, and any node answers with MOVED, which is followed; that, and any trouble at a node,
 marks the table as stale, and has it read. Requests wait for that a moment where nothing is known, or a node in trouble
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
@@ -22,22 +21,12 @@ from holdfast._core.snapshot import snapshot
 from holdfast._engine.handshake import UnfitServer
 from holdfast._engine.loop import Engine
 from holdfast._engine.pack import pack_command
-from holdfast._engine.requests import Answer
 from holdfast._engine.server import Server
 from holdfast._engine.topology import Topology
 from holdfast._runtime.clock import clock
 
 __all__ = ["Cluster"]
 
-#: Sends a request to that server: its time in s, whether ASKING goes before it, and who is told how it ended.
-Send: TypeAlias = Callable[[Server, float, bool, Answer], None]
-#: Told how a request ended, and where.
-AnswerOf: TypeAlias = Callable[[Server, Reply, RequestFailed | None], None]
-
-#: How often MOVED and ASK are followed for one request: a slot can move meanwhile, but not forever.
-REDIRECTS_MAX = 5
-#: A redirected request has at least this time, s.
-_REDIRECT_LEAST_S = 0.05
 #: The table is not read more often than this, s.
 REFRESH_EVERY_S = 0.25
 #: How long a node is asked for it, s, and how many nodes at a time.
@@ -170,20 +159,14 @@ class Cluster(Topology):
         self._stale = True
         self._read()
 
-    # -- requests ---------------------------------------------------------------------------------
-
-    def route(
-        self, key: str | None, index: int | None, patience_s: float, send: Send, answer: AnswerOf, follow: bool
-    ) -> None:
-        """Send it to the owner of the key. `follow`: also elsewhere, where MOVED and ASK lead."""
-        course = _Course(self, clock() + patience_s, send, answer, REDIRECTS_MAX if follow else 0)
+    def find(self, key: str | None, index: int | None, then: Callable[[Server], None]) -> None:
         self._read()
         owner = None if key is None else self._owners[slot_of(key)]
         is_doubtful = not self._learned if owner is None else owner in self._suspects
         if is_doubtful and self._reading is not None and clock() - self._read_at < REFRESH_WAIT_S:
-            self._reading.waiting.append(lambda: course.go(self.node_for(key, index), False))
+            self._reading.waiting.append(lambda: then(self.node_for(key, index)))
         else:
-            course.go(self.node_for(key, index), False)
+            then(self.node_for(key, index))
 
     # -- reading the table ------------------------------------------------------------------------
 
@@ -248,30 +231,6 @@ class Cluster(Topology):
         super().forget(engine)
         self._engine = engine
         self._reading = None
-
-
-class _Course:
-    """One request, which goes where its key is, in the time for it."""
-
-    __slots__ = ("_answer", "_cluster", "_left", "_send", "_until")
-
-    def __init__(self, cluster: Cluster, until: float, send: Send, answer: AnswerOf, left: int) -> None:
-        self._cluster = cluster
-        self._until = until
-        self._send = send
-        self._answer = answer
-        self._left = left
-
-    def go(self, node: Server, asking: bool) -> None:
-        self._send(node, max(_REDIRECT_LEAST_S, self._until - clock()), asking, partial(self._answered, node))
-
-    def _answered(self, node: Server, reply: Reply, failure: RequestFailed | None) -> None:
-        elsewhere = None if failure is None else self._cluster.redirect(node, failure)
-        if elsewhere is None or not self._left:
-            self._answer(node, reply, failure)
-        else:
-            self._left -= 1
-            self.go(*elsewhere)
 
 
 class _Reading:

@@ -17,8 +17,6 @@ class Topology:
 
     #: Whether keys move from server to server.
     moves = False
-    #: Sends a request to where its key is by now; None where that does not change.
-    route: Callable[..., None] | None = None
 
     def __init__(self, *servers: Server, fails_over: bool = False) -> None:
         """`fails_over`: Sentinels may name another one for it."""
@@ -32,6 +30,10 @@ class Topology:
     def node_for(self, key: str | None, index: int | None) -> Server:
         """The server that owns the key; the `index`-th member of a quorum or master; any when both are None."""
         return self._servers[index or 0]
+
+    def find(self, key: str | None, index: int | None, then: Callable[[Server], None]) -> None:
+        """Have `then` called with that server, in a moment where it is about to be found out."""
+        then(self.node_for(key, index))
 
     def nodes(self) -> Sequence[Server]:
         """All servers that are known now."""
