@@ -194,24 +194,20 @@ class Client(Agent):
         server.on_deaf = partial(self._deaf, server)
 
         def answered(_reply: Any, failure: RequestFailed | None) -> None:
-            if failure is not None:
-                if channel is not None and failure.kind in ("ERR", "NOPERM"):
-                    server.shards = False
-                    server.subscribe("SUBSCRIBE", self.channel, patience_s, otherwise)
-                    return
-                if failure.kind == "MOVED":
-                    self.topology.redirect(server, failure)
-            otherwise(None, failure)
-
-        def otherwise(_reply: Any, failure: RequestFailed | None) -> None:
             if failure is None and server.tells is None:
                 self._check(server, effect, answer)
                 return
-            if failure is not None and failure.lacks_command:
-                server.tells = False
-                failure = _broken(server)
-            elif failure is not None:
-                self.topology.troubled(server, failure)
+            if failure is not None:
+                if channel is not None and server.shards and failure.kind in ("ERR", "NOPERM"):
+                    server.shards = False
+                    server.subscribe("SUBSCRIBE", self.channel, patience_s, answered)
+                    return
+                if failure.lacks_command:
+                    server.tells = False
+                    failure = _broken(server)
+                else:
+                    self.topology.redirect(server, failure)
+                    self.topology.troubled(server, failure)
             answer(failure)
 
         command = "SUBSCRIBE" if channel is None else "SSUBSCRIBE"
@@ -221,13 +217,11 @@ class Client(Agent):
         """Have a script tell us something: some servers let none do that, and some do not know who subscribes."""
         key, patience_s, breaks = effect.key, effect.request_timeout_s, self._breaks
         keys = (sharded_inbox(self._inboxes, key, self.client_id) if self._is_sharded else key,)
-        args = (self.client_id, self._inboxes)
-        call = Call("hears", keys, args, patience_s)
+        call = Call("hears", keys, (self.client_id, self._inboxes), patience_s)
 
         def answered(reply: Any, failure: RequestFailed | None) -> None:
             if failure is not None:
-                if failure.kind == "MOVED":
-                    self.topology.redirect(server, failure)
+                self.topology.redirect(server, failure)
                 failure.request = call
                 failure.way_out, failure.request = failure.denied(), None
             if reply == _COUNTED:
@@ -236,7 +230,7 @@ class Client(Agent):
                 server.tells = reply == _TOLD
             answer(failure if failure is not None or reply == _TOLD else _broken(server))
 
-        server.send(pack_script(SCRIPTS["hears"], keys, args), patience_s, FITS["hears"], SCRIPTS["hears"], answered)
+        self._send(call, server, patience_s, False, answered)
 
     def _listen(self, task: Task, effect: Listen) -> Any:
         """As an agent; True where no message can come."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from holdfast._core.effects import Reply
@@ -145,35 +146,29 @@ class Server:
         """Hear that channel, by SUBSCRIBE or SSUBSCRIBE; `on_deaf` is called when nothing more is heard of any."""
         until = clock() + patience_s
 
-        def connected(reply: Reply, failure: RequestFailed | None) -> None:
-            if self.is_open:
-                self._subscribe(command, channel, until, answer)
-            else:
+        def connected(_reply: Reply, failure: RequestFailed | None) -> None:
+            link = self.link
+            if link is None or not link.is_open:
                 answer(None, failure or self._ended())
+                return
+            if not link.pushes:
+                link = self._inbox = self._inbox or self._new(is_inbox=True)
+            link.send(Request(pack_command((command, channel)), until, is_no_reply, None, partial(subscribed, link)))
 
-        if self.is_open:
-            self._subscribe(command, channel, until, answer)
-        else:  # to know what it speaks
-            self.send(_PING, patience_s, None, None, connected)
-
-    def _subscribe(self, command: str, channel: str, until: float, answer: Answer) -> None:
-        """By the shared connection, or one for messages alone."""
-        link: Link = self.link
-        if not link.pushes:
-            link = self._inbox = self._inbox or self._new(is_inbox=True)
-
-        def subscribed(reply: Reply, failure: RequestFailed | None) -> None:
+        def subscribed(link: Link, reply: Reply, failure: RequestFailed | None) -> None:
             if failure is None and not link.is_open:
                 failure = self._ended()
-            if failure is None:
-                if link.on_deaf is None:
-                    link.on_deaf = self.on_deaf
-                    self._look_after(link)
-            elif link is self._inbox and link.on_deaf is None:
+            if failure is None and link.on_deaf is None:
+                link.on_deaf = self.on_deaf
+                self._look_after(link)
+            elif failure is not None and link is self._inbox and link.on_deaf is None:
                 link.close()
             answer(reply, failure)
 
-        link.send(Request(pack_command((command, channel)), until, is_no_reply, None, subscribed))
+        if self.is_open:
+            connected(None, None)
+        else:  # to know what it speaks
+            self.send(_PING, patience_s, None, None, connected)
 
     def unsubscribe(self, channel: str) -> None:
         """Hear a sharded channel no more."""
