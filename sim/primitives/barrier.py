@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast._core import barrier
-from holdfast._core.barrier import BarrierAcquisition
 from holdfast._core.effects import Call
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import BARRIER
+from holdfast._core.openings import BarrierAcquisition, move_barrier
 from holdfast._core.waiting import wait_for
 from holdfast.errors import BrokenBarrierError, DeclarationMismatch
 from sim.driver import Process
@@ -127,7 +126,7 @@ class Barriers(Sessions[_Barrier]):
     async def move(self, process: Process, thing: _Barrier, what: str) -> None:
         self.plays(f"Barrier.{what}")
         try:
-            await barrier.move(thing.keys, what, thing.parties, _KEEP_MS, process.settings)
+            await move_barrier(thing.keys, what, thing.parties, _KEEP_MS, process.settings)
         except RequestFailed:
             pass
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast._core import gate
 from holdfast._core.effects import Call, Protocol
 from holdfast._core.failure import RequestFailed
-from holdfast._core.gate import GateAcquisition
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import EVENT, LATCH, Kind
+from holdfast._core.openings import GateAcquisition, move
 from holdfast._core.waiting import Busy, Grant, wait_for
 from holdfast.errors import DeclarationMismatch
 from sim.driver import Process
@@ -120,7 +119,7 @@ class Gates(Sessions[_Gate]):
         else:
             self.plays("CountDownLatch.remaining" if what == "look" else "CountDownLatch.count_down")
         try:
-            await gate.move(thing.kind, thing.keys, process.token(), what, thing.declared, _KEEP_MS, process.settings)
+            await move(thing.kind, thing.keys, process.token(), what, thing.declared, _KEEP_MS, process.settings)
         except RequestFailed:
             pass
 

@@ -10,11 +10,9 @@ import pytest
 
 from holdfast._api.overview import Kind as Listed
 from holdfast._core.abandon import abandon
-from holdfast._core.barrier import BarrierAcquisition
 from holdfast._core.condition import ConditionAcquisition
 from holdfast._core.effects import Call, Effect, Listen, Now, Spawn
 from holdfast._core.failure import RequestFailed
-from holdfast._core.gate import GateAcquisition
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import (
     BARRIER,
@@ -28,6 +26,7 @@ from holdfast._core.kinds import (
 )
 from holdfast._core.multilock import MultiAcquisition
 from holdfast._core.mutex import LockAcquisition
+from holdfast._core.openings import BarrierAcquisition, GateAcquisition
 from holdfast._core.record import RENEWAL
 from holdfast._core.replies import FITS
 from holdfast._core.rwlock import RWAcquisition

@@ -5,9 +5,9 @@ from __future__ import annotations
 from holdfast._api.options import Duration, check_count, timeout_of
 from holdfast._async.kernel import wait_turn
 from holdfast._async.lifecycle import Session
-from holdfast._core import barrier, gate
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import BARRIER, EVENT, LATCH, Kind
+from holdfast._core.openings import BarrierAcquisition, GateAcquisition, move, move_barrier
 from holdfast._core.waiting import Grant, wait_for
 from holdfast.errors import BrokenBarrierError
 
@@ -40,7 +40,7 @@ class _Gate(_Named):
         session = self._session
         token = session.new_token()
         declared = (self._declared, self._retain_ms)
-        acquisition = gate.GateAcquisition(self._kind, self._keys, token, *declared, session.settings)
+        acquisition = GateAcquisition(self._kind, self._keys, token, *declared, session.settings)
         protocol = wait_for(acquisition, timeout_s, listening=session.driver.listening(acquisition.key))
         # sync: got = wait_turn(session, self._name, self._kind.name, acquisition, protocol, cancel)
         got = await wait_turn(session, self._name, self._kind.name, acquisition, protocol)
@@ -49,7 +49,7 @@ class _Gate(_Named):
     async def _move(self, what: str | int) -> int:
         session = self._session
         token, settings, retain_ms = session.new_token(), session.settings, self._retain_ms
-        return await session.run(gate.move(self._kind, self._keys, token, what, self._declared, retain_ms, settings))
+        return await session.run(move(self._kind, self._keys, token, what, self._declared, retain_ms, settings))
 
 
 class CountDownLatch(_Gate):
@@ -121,7 +121,7 @@ class Barrier(_Named):
         timeout_s = timeout_of(timeout)
         session = self._session
         token, declared = session.new_token(), (self._declared, self._retain_ms)
-        acquisition = barrier.BarrierAcquisition(self._keys, token, *declared, session.settings)
+        acquisition = BarrierAcquisition(self._keys, token, *declared, session.settings)
         protocol = wait_for(acquisition, timeout_s, listening=True)
         # sync: got = wait_turn(session, self._name, self._kind.name, acquisition, protocol, cancel)
         got = await wait_turn(session, self._name, self._kind.name, acquisition, protocol)
@@ -151,7 +151,7 @@ class Barrier(_Named):
 
     async def _move(self, what: str) -> tuple[int, int, bool]:
         session = self._session
-        return await session.run(barrier.move(self._keys, what, self._declared, self._retain_ms, session.settings))
+        return await session.run(move_barrier(self._keys, what, self._declared, self._retain_ms, session.settings))
 
     def __repr__(self) -> str:
         return f"<Barrier {self._name!r}: {self._declared} parties>"
