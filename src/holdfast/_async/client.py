@@ -35,8 +35,8 @@ from holdfast._async.lifecycle import Session
 from holdfast._async.lock import Lock
 from holdfast._core.settings import DEFAULT, Settings
 
-# sync: from holdfast._runtime.lazily import importing, lazily
-from holdfast._runtime.lazily import importing
+# sync: from holdfast._runtime.lazily import later, lazily
+from holdfast._runtime.lazily import later
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -47,15 +47,36 @@ if TYPE_CHECKING:
     from holdfast._api.holder import Holder
     from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Kind, Listed
+    from holdfast._async.breaking import ask, break_
     from holdfast._async.condition import Condition
+    from holdfast._async.decorators import locked
     from holdfast._async.election import Election
     from holdfast._async.gates import Barrier, CountDownLatch, Event
     from holdfast._async.multilock import MultiLock
-    from holdfast._async.optimistic import Optimistic
+    from holdfast._async.once import forget, get_or_set, once
+    from holdfast._async.optimistic import Optimistic, compare_and_set, fenced_set
+    from holdfast._async.overview import explain, find_deadlocks, list_locks, watch_lock
     from holdfast._async.rwlock import RWLock
     from holdfast._async.semaphore import Semaphore
     from holdfast._core.optimistic import Value
     from holdfast._reports.observing import Observer
+else:
+    # What only some programs use is imported when it is first called: `holdfast run` stands in front of cron jobs.
+    ask, break_ = later("holdfast._async.breaking", "ask", "break_")
+    (Condition,) = later("holdfast._async.condition", "Condition")
+    (locked,) = later("holdfast._async.decorators", "locked")
+    (Election,) = later("holdfast._async.election", "Election")
+    Barrier, CountDownLatch, Event = later("holdfast._async.gates", "Barrier", "CountDownLatch", "Event")
+    (MultiLock,) = later("holdfast._async.multilock", "MultiLock")
+    forget, get_or_set, once = later("holdfast._async.once", "forget", "get_or_set", "once")
+    Optimistic, compare_and_set, fenced_set = later(
+        "holdfast._async.optimistic", "Optimistic", "compare_and_set", "fenced_set"
+    )
+    explain, find_deadlocks, list_locks, watch_lock = later(
+        "holdfast._async.overview", "explain", "find_deadlocks", "list_locks", "watch_lock"
+    )
+    (RWLock,) = later("holdfast._async.rwlock", "RWLock")
+    (Semaphore,) = later("holdfast._async.semaphore", "Semaphore")
 
 __all__ = ["Client", "connect"]
 
@@ -69,7 +90,6 @@ _DAY_S = 86_400
 _POLL_LEAST_S = 0.01
 
 
-# What only some programs use is imported where it is made: `holdfast run` stands in front of cron jobs.
 class Client:
     # sync-say: redis.asyncio.Redis(host => redis.Redis(host
     # sync-say: a redis-py or valkey-py asyncio client; => a redis-py or valkey-py client;
@@ -217,8 +237,6 @@ class Client:
         other, and readers exclude both. Every reader's time is its own. An upgrade or downgrade keeps the options:
         `max_hold` counts from the first lease on.
         """
-        with importing:
-            from holdfast._async.rwlock import RWLock
         return RWLock(self._on_one_server("a shared lock"), check_name(name), options_of(options, self._options))
 
     @explains_options
@@ -231,8 +249,6 @@ class Client:
         All clients declare the same `permits`, or None to take what is there; another number raises
         `DeclarationMismatch` when it is used. `resize` changes it for all. Not related to the lock of that name.
         """
-        with importing:
-            from holdfast._async.semaphore import Semaphore
         session = self._on_one_server("a semaphore")
         declared = 0 if permits is None else check_count("permits", permits, 1, PERMITS_MAX)
         return Semaphore(session, check_name(name), options_of(options, self._options), declared)
@@ -247,8 +263,6 @@ class Client:
         Deadlock-free, whatever the order of names. While one of them is waited for, those before it (in the server's
         order) may be held already. One fencing token for all.
         """
-        with importing:
-            from holdfast._async.multilock import MultiLock
         session = self._on_one_server("several locks at once")
         return MultiLock(session, check_names(names), options_of(options, self._options))
 
@@ -259,8 +273,6 @@ class Client:
         the lock.
         """
         session = self._on_one_server("a condition")
-        with importing:
-            from holdfast._async.condition import Condition
         if type(lock) is not Lock or lock._session is not session:
             raise ConfigurationError("lock", lock, "a lock that this client has made")
         return Condition(lock, check_name(name))
@@ -270,8 +282,6 @@ class Client:
 
         All declare the same `count`. The server forgets it `retain` seconds after its last use.
         """
-        with importing:
-            from holdfast._async.gates import CountDownLatch
         declared = check_count("count", count, 1, COUNT_MAX)
         return CountDownLatch(self._on_one_server("a latch"), check_name(name), declared, ttl_ms_of(retain, "retain"))
 
@@ -280,8 +290,6 @@ class Client:
 
         The server forgets that it was set `retain` seconds after its last use.
         """
-        with importing:
-            from holdfast._async.gates import Event
         return Event(self._on_one_server("an event"), check_name(name), ttl_ms_of(retain, "retain"))
 
     def barrier(self, name: str, parties: int, *, retain: Duration = _DAY_S) -> Barrier:
@@ -289,16 +297,12 @@ class Client:
 
         All declare the same `parties`. The server forgets it `retain` seconds after its last use.
         """
-        with importing:
-            from holdfast._async.gates import Barrier
         declared = check_count("parties", parties, 1, PARTIES_MAX)
         return Barrier(self._on_one_server("a barrier"), check_name(name), declared, ttl_ms_of(retain, "retain"))
 
     @explains_options
     def election(self, name: str, **options: Unpack[LeaseOptions]) -> Election:
         """An election called `name`: of all who campaign, one leads at a time, as long as it renews its lease."""
-        with importing:
-            from holdfast._async.election import Election
         return Election(self._session, check_name(name), options_of(options, self._options))
 
     def held(self) -> tuple[Lease, ...]:
@@ -326,8 +330,6 @@ class Client:
         `grants`: have the server count, until a minute after the last such call, how often those are granted that
         change from one call to the next (`Listed.grants`); that writes a key.
         """
-        with importing:
-            from holdfast._async.overview import list_locks
         return list_locks(self._on_one_server("a list of locks"), check_name(pattern, "pattern"), grants)
 
     async def deadlocks(self) -> tuple[Deadlock, ...]:
@@ -343,8 +345,6 @@ class Client:
         (`tenure`, `cache_for`); waits for anything else. A lease counts as that of the thread or task
         that has acquired it, wherever it is used.
         """
-        with importing:
-            from holdfast._async.overview import find_deadlocks
         return await find_deadlocks(self._on_one_server("looking for deadlocks"))
 
     def watch(self, name: str, *, poll: Duration = 0.05) -> AsyncIterator[Change]:
@@ -357,8 +357,6 @@ class Client:
         or more), by one small script call: a holder that came and went in between may be missed, and is reported as such
         where the fencing token shows it. Ends with the server's errors. Only for reporting.
         """
-        with importing:
-            from holdfast._async.overview import watch_lock
         poll_s = timeout_of(poll, "poll")
         if poll_s is None or poll_s < _POLL_LEAST_S:
             raise ConfigurationError("poll", poll, f"{_POLL_LEAST_S} seconds or more")
@@ -370,8 +368,6 @@ class Client:
         For programs that compare looks of `list` themselves; `watch` has done it. Takes one small request where a lease
         has ended. Known for ten minutes; of a multilock, for the lock that was named.
         """
-        with importing:
-            from holdfast._async.overview import explain
         return await explain(self._session, change)
 
     async def break_(
@@ -402,8 +398,6 @@ class Client:
 
         May be repeated. Raises the server's errors; not over a quorum.
         """
-        with importing:
-            from holdfast._async.breaking import break_
         return await break_(self._on_one_server("break_"), check_name(name), kind, holder, reason, grace)
 
     async def ask(
@@ -413,14 +407,10 @@ class Client:
 
         What follows is for the holder to decide. The arguments are those of `break_`.
         """
-        with importing:
-            from holdfast._async.breaking import ask
         return await ask(self._on_one_server("ask"), check_name(name), kind, holder, reason)
 
     def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
         """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""
-        with importing:
-            from holdfast._async.optimistic import Optimistic
         session = self._on_one_server("an optimistic write")
         return Optimistic(session, check_names(keys), check_count("attempts", attempts, 1, 1_000_000))
 
@@ -439,8 +429,6 @@ class Client:
         command where the server has SET … IFEQ (Valkey 8.1, Redis 8.4), a script elsewhere. Returns whether it was set.
         Raises `OutcomeUnknown` when the answer was lost: it is not repeated, since that answer could mislead.
         """
-        with importing:
-            from holdfast._async.optimistic import compare_and_set
         return await compare_and_set(self._on_one_server("compare_and_set"), key, expected, new, ttl, keep_ttl)
 
     @explains_options
@@ -470,8 +458,6 @@ class Client:
         call runs it again; so too when its process dies, or its lease is lost: it must tolerate being begun twice,
         and `lease.fencing_token` tells the two apart. It never counts as done before it has returned.
         """
-        with importing:
-            from holdfast._async.once import once
         session, checked = self._on_one_server("once"), options_of(options, self._options)
         retain_ms = ttl_ms_of(retain, "retain")
         return await once(session, name, function, retain_ms, fingerprint, failure, timeout_of(timeout), checked)
@@ -483,8 +469,6 @@ class Client:
 
         While a client runs it, that is waited for: `timeout` seconds at most, then `AcquireTimeout`.
         """
-        with importing:
-            from holdfast._async.once import forget
         await forget(self._on_one_server("once"), name, timeout_of(timeout), self._options)
 
     @explains_options
@@ -513,8 +497,6 @@ class Client:
 
         Returns the value as bytes. A value that is there costs one GET, and one PTTL with `stale`.
         """
-        with importing:
-            from holdfast._async.once import get_or_set
         session, checked = self._on_one_server("get_or_set"), options_of(options, self._options)
         expire_ms = None if expire is None else ttl_ms_of(expire, "expire")
         stale_ms = 0 if stale is None else ttl_ms_of(stale, "stale")
@@ -574,8 +556,6 @@ class Client:
         `AcquireTimeout`. `skip_if_held`: do not wait, and return `otherwise` when it is held.
         `reentrant`: as in `lock`. Signature and types are kept. A loss cancels the body, as by `async with`.
         """
-        with importing:
-            from holdfast._async.decorators import locked
         make = partial(self.lock, reentrant=reentrant, **options)
         return locked(make, template, check_bool("skip_if_held", skip_if_held), timeout_of(timeout), otherwise)
 
@@ -598,8 +578,6 @@ class Client:
         The calls of a name hold permits of the semaphore of that name; all that are decorated for it declare the same
         `permits`: `DeclarationMismatch`. `template` and `timeout` as in `locked`.
         """
-        with importing:
-            from holdfast._async.decorators import locked
         make = partial(self.semaphore, permits=check_count("permits", permits, 1, PERMITS_MAX), **options)
         made: Callable[[Any], Any] = locked(make, template, False, timeout_of(timeout), None)
         return made
@@ -645,8 +623,6 @@ class Client:
     async def _fenced_set(
         self, key: str, value: Value, fencing_token: int, ttl_ms: int | None, remember_ms: int
     ) -> None:
-        with importing:
-            from holdfast._async.optimistic import fenced_set
         await fenced_set(self._on_one_server("a guarded write"), key, value, fencing_token, ttl_ms, remember_ms)
 
 

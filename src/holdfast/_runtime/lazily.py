@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-__all__ = ["importing", "lazily"]
+__all__ = ["importing", "later", "lazily"]
 
 #: Held around such an import. Reentrant: what is imported may be what an import has been interrupted for, by a signal
 #: handler that forks.
@@ -21,6 +22,11 @@ def lazily(module: str) -> Any:
     """The module of that name."""
     with importing:
         return import_module(module)
+
+
+def later(module: str, *names: str) -> list[Callable[..., Any]]:
+    """Return what the module has by these names, to be called: a call imports the module where that was not done."""
+    return [lambda *args, _name=name, **options: getattr(lazily(module), _name)(*args, **options) for name in names]
 
 
 os.register_at_fork(before=importing.acquire, after_in_parent=importing.release, after_in_child=importing.release)
