@@ -102,15 +102,16 @@ class Actions:
         log.event("ask", p, asked_ns, op=op, lock=lock, do="acquire", mode=mode)
         log.event("got", p, start_ns, op=op, lock=lock, token=fence, until=until_ns)
         try:
-            await self._look_and_write(lease, lock, p, op, extra_s, write=mode == "exclusive")
+            await self._look_and_write(lease, lock, p, op, extra_s, start_ns, write=mode == "exclusive")
         except BaseException:
             log.event("ask", p, op=op, lock=lock, do="release")  # the block ends here, whatever ends it
             raise
 
-    async def _look_and_write(self, lease: Any, lock: str, p: str, op: str, extra_s: float, *, write: bool) -> None:
-        """Look, and write, until it has looked often enough, or is told of a loss."""
+    async def _look_and_write(
+        self, lease: Any, lock: str, p: str, op: str, extra_s: float, looked_ns: int, *, write: bool
+    ) -> None:
+        """Look, and write, until it has looked often enough, or is told of a loss. It was looked at at `looked_ns`."""
         life, log = self._life, self._log
-        looked_ns = now_ns()  # `_stay` has just looked
         looks = self._random.randint(1, 3)
         for look in range(looks + 1):
             if look < looks:
@@ -129,7 +130,7 @@ class Actions:
                     # A client that is closed under its users takes their leases away there and then: none of them
                     # trusts a lease for longer than until it was seen to be held last.
                     ended_ns = max(closed_ns, looked_ns)
-                    log.event("trust", p, ended_ns, op=op, lock=lock, until=ended_ns)
+                    log.event("trust", p, ended_ns, op=op, lock=lock, until=ended_ns, closed=closed_ns)
                 log.event("lost", p, at_ns, op=op, lock=lock, why=state)
                 return
             if look == looks:  # not later: its client may be closed at any moment

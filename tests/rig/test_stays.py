@@ -51,8 +51,8 @@ class ClosedUnder:
 
 @pytest.mark.parametrize(
     ("rival_after", "held_looks", "violations"),
-    [(3, 2, []), (1, 2, ["exclusion"]), (1, 0, [])],
-    ids=["after the last look", "before the last look", "never seen to be held"],
+    [(3, 2, []), (1, 2, ["exclusion"]), (1, 1, []), (1, 0, [])],
+    ids=["after the last look", "before the last look", "after the only look", "never seen to be held"],
 )
 def test_a_lease_of_a_closed_client_is_trusted_until_it_was_seen_last(
     tmp_path: Path, rival_after: int, held_looks: int, violations: list[str]
