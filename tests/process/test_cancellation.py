@@ -140,6 +140,37 @@ def test_a_storm_over_a_slow_wire_leaves_nothing(valkey_server: embedded.Server,
     run(main)
 
 
+def test_attempts_that_are_cancelled_leave_no_connection_behind(
+    valkey_server: embedded.Server, unique_name: str
+) -> None:
+    """Whichever of its requests is under way."""
+
+    async def main() -> None:
+        raw = redis.asyncio.Redis.from_url(valkey_server.url, decode_responses=True)
+        before = {each["id"] for each in await raw.client_list()}
+        cancelled = 0
+        async with relay(valkey_server, delay_s=0.005) as port:
+            async with holdfast.asyncio.connect(f"redis://127.0.0.1:{port}") as locks:
+
+                async def write(tx: Any) -> None:
+                    await tx.get(unique_name)
+                    tx.set(unique_name, 1)
+
+                for step in range(20):
+                    attempt = asyncio.create_task(locks.optimistic(unique_name).run(write))
+                    await asyncio.sleep(0.005 * step)
+                    attempt.cancel()
+                    (ended,) = await asyncio.gather(attempt, return_exceptions=True)
+                    cancelled += isinstance(ended, asyncio.CancelledError)
+                assert cancelled >= 5
+                made = [each["id"] for each in await raw.client_list() if each["id"] not in before]
+                assert len(made) < 5 and not locks._session.driver.client._sessions
+        await raw.delete(unique_name)
+        await raw.aclose()
+
+    run(main)
+
+
 def test_a_loss_cancels_the_body_and_comes_out(valkey_server: embedded.Server, unique_name: str) -> None:
     async def main() -> None:
         async with served(valkey_server) as (locks, raw):

@@ -64,23 +64,18 @@ async def finish(
     if not commands:
         await Command(("UNWATCH",), request_timeout_s, key, session=session, fits=DONE)
         return []
-    begun = executing = False
     try:
         await Command(("MULTI",), request_timeout_s, key, session=session, fits=DONE)
-        begun = True
         for args in commands:
             await Command(args, request_timeout_s, key, session=session, fits=QUEUED)
-        executing = True
-        replies: list[Reply] | None = await Command(
-            ("EXEC",), request_timeout_s, key, session=session, fits=executed(len(commands))
-        )
     except RequestFailed as failure:  # the connection went with it
-        failure.maybe_executed = failure.maybe_executed and executing
+        failure.maybe_executed = False
         raise
     except BaseException:
-        if begun:
-            await _quietly(Command(("DISCARD",), request_timeout_s, key, session=session))
+        await _quietly(Command(("DISCARD",), request_timeout_s, key, session=session))
         raise
+    fits = executed(len(commands))
+    replies: list[Reply] | None = await Command(("EXEC",), request_timeout_s, key, session=session, fits=fits)
     return replies
 
 

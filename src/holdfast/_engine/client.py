@@ -160,20 +160,21 @@ class Client(Agent):
 
     def _send_in(self, effect: Any, server: Server, patience_s: float, _asking: bool, answer: Answer) -> None:
         """On the connection of its session, which it may end, as trouble does."""
-        session = effect.session
-        link = self._sessions.pop(session, None) or server.private()
+        session, sessions = effect.session, self._sessions
+        link = sessions.pop(session, None) or server.private()
         if link is None:
             self.engine.soon(answer, None, server.gone())
             return
         ends = str(effect.args[0]).upper() in ("EXEC", "DISCARD", "UNWATCH")
+        if not ends:
+            sessions[session] = link  # also for what ends it before the answer, since its caller was interrupted
 
         def answered(reply: Any, failure: RequestFailed | None) -> None:
             if failure is not None:
                 link.close()
+                sessions.pop(session, None)
             elif ends:
                 link.server.spares.append(link)
-            else:
-                self._sessions[session] = link
             answer(reply, failure)
 
         link.send(Request(pack_command(effect.args), clock() + patience_s, effect.fits, None, answered))
