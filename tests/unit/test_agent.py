@@ -8,6 +8,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -464,9 +465,9 @@ def test_what_callers_release_by_themselves_is_waited_for_or_released(
     agent: Made, returns: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold = lease(agent)
-    leaving = [hold]
+    leaving = {hold.token: hold}
     repeated: list[int] = []
-    monkeypatch.setattr(agent, "leaving", lambda: list(leaving))
+    monkeypatch.setattr(agent, "front", SimpleNamespace(asking={}, leaving=leaving))
     monkeypatch.setattr(agent, "repeat_unconfirmed", lambda: repeated.append(len(leaving)))
     assert agent.finish(hold)
     closed: list[bool] = []

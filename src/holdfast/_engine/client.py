@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,6 @@ from holdfast._core.keys import sharded_inbox
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import COUNT, FITS, MAYBE
 from holdfast._core.settings import Settings
-from holdfast._core.snapshot import snapshot
 from holdfast._core.tokens import is_sharded
 from holdfast._engine.link import Link
 from holdfast._engine.loop import Engine
@@ -69,8 +68,6 @@ class Client(Agent):
         self.topology = topology
         self._inboxes = inboxes
         self.troubles = troubles
-        #: By what callers ask it: the first one, where it has two.
-        self.front: Any = None
         #: Who is told when the waiter of a token is queued.
         self.queueing: dict[str, Any] = {}
         self.now, self.random = clock, random.Random().random
@@ -268,23 +265,8 @@ class Client(Agent):
         if any(type(place) is not tuple for place in self.inboxes):
             self.inboxes.ask_all()
 
-    def is_asked(self) -> bool:
-        return any(True for _ in self._asking())
-
-    def give_back_asked(self) -> None:
-        for asked in self._asking():
-            asked.undo()
-
-    def leaving(self) -> list[LeaseRecord]:
-        return snapshot(self.front.leaving.values())
-
     def repeat_unconfirmed(self) -> None:
         self.spawn(self.releasing.hurry(LEAVE_S, self._reconnect), "unconfirmed")
-
-    def _asking(self) -> Iterator[Any]:
-        for token, asked in snapshot(self.front.asking.items()):
-            if token.startswith(self.client_id):  # no longer, in a child
-                yield asked
 
     def steps(self) -> int:
         return sum(server.steps for server in self.topology.nodes())

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 from holdfast._core.agent.renewals import quietly
 from holdfast._core.agent.runner import WAITS, Runner, Task, closed
 from holdfast._core.effects import Now, Sleep
 from holdfast._core.record import LeaseRecord
 from holdfast._core.schedule import Schedule
+from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import Lines
 
 __all__ = ["HURRY_S", "Closing"]
@@ -38,8 +41,11 @@ _SLICE = 500
 class Closing(Runner):
     """A runner that ends with its client."""
 
+    client_id: str
     schedule: Schedule
     lines: Lines
+    #: What has what callers ask for (`asking`) and release (`leaving`) by themselves, by its token.
+    front: Any = SimpleNamespace(asking={}, leaving={})
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,17 +64,6 @@ class Closing(Runner):
             self._closes = self.spawn(self._end(), "close")
 
     # -- what it is run by ------------------------------------------------------------------------
-
-    def is_asked(self) -> bool:
-        """True if callers ask for leases by themselves, and have not returned yet."""
-        return False
-
-    def give_back_asked(self) -> None:
-        """Give back what those may get."""
-
-    def leaving(self) -> list[LeaseRecord]:
-        """Return what callers release by themselves, and have not returned from yet."""
-        return []
 
     def repeat_unconfirmed(self) -> None:
         """Repeat releases that callers have sent by themselves, and that are not answered yet."""
@@ -91,7 +86,8 @@ class Closing(Runner):
             if not await self._until(self._have_left, LEAVE_S):
                 self._stop(lambda task: True)
                 if not await self._until(self._have_left, LEAVE_S):
-                    self.give_back_asked()
+                    for asked in self._asked():
+                        asked.undo()
             self._hurry()
             await Sleep(_LOOK_S)  # what the last of them gives back has been submitted
             now = await Now()
@@ -100,8 +96,9 @@ class Closing(Runner):
                 self.schedule.remove(record)
                 record.lose("closed")
             await self._until(lambda: all(map(self.has_told, records)), TOLD_S)
-            if not await self._until(lambda: not self.leaving(), LEAVE_S):
-                records += self.leaving()
+            leaving = self.front.leaving
+            if not await self._until(lambda: not leaving, LEAVE_S):
+                records += snapshot(leaving.values())
             await Sleep(_LOOK_S)  # as above
             self.repeat_unconfirmed()  # what callers have sent is known by now
             settled = await self._released(records)
@@ -119,8 +116,12 @@ class Closing(Runner):
     def _callers(self) -> list[Task]:
         return [task for task in self.tasks if self.is_for_caller(task)]
 
+    def _asked(self) -> list[Any]:
+        """Return what callers ask for by themselves; in a child, what the parent's ask for is none of that."""
+        return [asked for token, asked in snapshot(self.front.asking.items()) if token.startswith(self.client_id)]
+
     def _have_left(self) -> bool:
-        return not self._callers() and not self.is_asked()
+        return not self._callers() and not self._asked()
 
     def _stop(self, which: Callable[[Task], bool]) -> None:
         """End the acquires of callers; each gives back what it may have been granted."""
