@@ -9,52 +9,29 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast.cli import asking
-from holdfast.cli.signals import Signals
 from testbed.waiting import PATIENCE_S, eventually
 
 
-class Poked:
-    """Of the signals, what an acquire needs."""
-
-    def __init__(self) -> None:
-        self.over = threading.Event()
-
-    def poke(self) -> None:
-        self.over.set()
-
-    def wait(self, timeout_s: float | None) -> list[int]:
-        assert self.over.wait(PATIENCE_S)
-        return []
-
-
-def started(monkeypatch: pytest.MonkeyPatch, terminal: bool, what: Any, timeout_s: float | None = None) -> Any:
-    """A command that waits, what it has said, and what lets it go on."""
+@contextlib.contextmanager
+def waiting(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, what: Any, timeout_s: float | None = None
+) -> Iterator[list[str]]:
+    """A command that waits until the end of the block: what it has said."""
     said: list[str] = []
     monkeypatch.setattr(asking, "_FIRST_SAID_S", 0.01)
     monkeypatch.setattr(asking, "_SAID_AGAIN_S", 0.02)
     monkeypatch.setattr(asking, "_TROUBLE_S", 0.01)
     monkeypatch.setattr(asking, "say", said.append)
     monkeypatch.setattr(os, "isatty", lambda number: terminal and number == 2)
-    go_on = threading.Event()
-
-    def acquire(cancel: Any) -> Any:
-        assert go_on.wait(PATIENCE_S)
-        return "a lease"
-
-    command = asking.Asked(acquire, cast(Signals, Poked()))
-    command.tell_meanwhile(what, "waiting for it", timeout_s)
-    return command, said, go_on
-
-
-def ended(command: Any, go_on: threading.Event) -> None:
-    go_on.set()
-    assert command.wait() is None and command.lease == "a lease"
+    with asking.telling(what, "waiting for it", timeout_s):
+        yield said
     for thread in threading.enumerate():
         if thread.name == "holdfast-waiting":
             thread.join(PATIENCE_S)
@@ -68,9 +45,8 @@ def test_it_says_so_once_and_on_a_terminal_again(monkeypatch: pytest.MonkeyPatch
         asked.append(1)
         return f", {len(asked)}"
 
-    command, said, go_on = started(monkeypatch, terminal, what)
-    eventually(lambda: len(asked) >= 5)
-    ended(command, go_on)
+    with waiting(monkeypatch, terminal, what) as said:
+        eventually(lambda: len(asked) >= 5)
     numbers = [int(line.removeprefix("waiting for it, ")) for line in said]
     assert numbers == sorted(numbers) and numbers[0] == 1
     assert (len(said) >= 3) is terminal
@@ -86,9 +62,8 @@ def test_a_server_that_is_away_is_named_once_and_what_follows_too(monkeypatch: p
             raise answer
         return str(answer)
 
-    command, said, go_on = started(monkeypatch, False, what)
-    eventually(lambda: len(said) >= 2)
-    ended(command, go_on)
+    with waiting(monkeypatch, False, what) as said:
+        eventually(lambda: len(said) >= 2)
     assert said == [
         "waiting for it: server host:1 cannot be reached (Connection refused); trying for up to 30 s",
         "waiting for it, held by another",
@@ -103,11 +78,10 @@ def test_a_server_that_hangs_holds_up_nothing_that_is_said(monkeypatch: pytest.M
         assert answers.wait(PATIENCE_S)
         return ", held by another"
 
-    command, said, go_on = started(monkeypatch, False, what, 5.0)
-    eventually(lambda: said)
-    answers.set()
-    eventually(lambda: len(said) >= 2)
-    ended(command, go_on)
+    with waiting(monkeypatch, False, what, 5.0) as said:
+        eventually(lambda: said)
+        answers.set()
+        eventually(lambda: len(said) >= 2)
     assert said == [
         "waiting for it: the server does not answer; trying for up to 5 s",
         "waiting for it, held by another",

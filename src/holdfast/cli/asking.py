@@ -1,26 +1,24 @@
-"""Asking for a lease in a thread of its own, so that the main one can mind the signals meanwhile."""
+"""Asking for a lease, which a signal ends, and saying what is waited for meanwhile."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from holdfast.cli import exits
 from holdfast.cli.report import say
-from holdfast.cli.signals import ENDING, Signals
 from holdfast.errors import shown
 
 if TYPE_CHECKING:
     from holdfast import Cancel, Client, Lease
     from holdfast.cli.supervise import Supervisor
 
-__all__ = ["Asked", "acquired", "held_by"]
+__all__ = ["acquired", "held_by", "telling"]
 
-#: After a signal, the time for an acquire that is under way to take itself back, s.
-_TAKE_BACK_S = 2.0
 #: When it is said first what is waited for, and when again, s; how often it is looked while the server is in trouble.
 _FIRST_SAID_S, _SAID_AGAIN_S, _TROUBLE_S = 0.5, 30.0, 1.0
 #: For how long a look is waited for before it is said that there is no answer, s.
@@ -39,90 +37,63 @@ def acquired(
 ) -> Lease:
     """Return the lease that a command needs, and say meanwhile what it waits for.
 
-    Raises `Ended` when a signal comes first.
+    Raises `Ended` when a signal comes first; a lease that came at the same moment is left to the closing of its client.
     """
-    asked = Asked(acquire, supervisor.signals)
-    if timeout_s != 0.0:
-        asked.tell_meanwhile(what, f"waiting {waits}", timeout_s)
-    interrupted = asked.wait()
-    if asked.lease is not None and interrupted is None:
-        return asked.lease
+    from holdfast import AcquireCancelled
+
+    signals, lease = supervisor.signals, None
+    try:
+        with telling(what, f"waiting {waits}", timeout_s) if timeout_s != 0.0 else nullcontext():
+            lease = acquire(signals.ending)
+    except AcquireCancelled:
+        pass  # by a signal
+    except BaseException:
+        supervisor.dismiss()
+        raise
+    signals.wait(0.0)  # what came meanwhile was not meant for the command
+    if lease is not None and not signals.ended_by:
+        return lease
     supervisor.dismiss()
-    if interrupted is not None:
-        say(f"interrupted while waiting {waits}")
-        raise exits.Ended(exits.SIGNALLED + interrupted)
-    assert asked.error is not None
-    raise asked.error
+    say(f"interrupted while waiting {waits}")
+    raise exits.Ended(exits.SIGNALLED + signals.ended_by)
 
 
-class Asked:
-    """`acquire(cancel)` under way."""
+@contextmanager
+def telling(what: Callable[[], str], waits_for: str, timeout_s: float | None = None) -> Iterator[None]:
+    """Say what is waited for meanwhile: `waits_for`, and what `what` answers, which asks the server.
 
-    def __init__(self, acquire: Callable[[Cancel], Lease], signals: Signals) -> None:
-        from holdfast import Cancel
+    Within a second, and when it is another trouble than before; on a terminal now and then.
+    """
+    over = threading.Event()
+    threading.Thread(
+        target=_tell, args=(over, what, waits_for, timeout_s), name="holdfast-waiting", daemon=True
+    ).start()
+    try:
+        yield
+    finally:
+        over.set()
 
-        self.lease: Lease | None = None
-        self.error: BaseException | None = None
-        self._acquire = acquire
-        self._cancel = Cancel()
-        self._over = threading.Event()
-        self._signals = signals
-        self._thread = threading.Thread(target=self._run, name="holdfast-acquire", daemon=True)
-        self._thread.start()
 
-    def _run(self) -> None:
-        try:
-            self.lease = self._acquire(self._cancel)
-        except BaseException as error:
-            self.error = error
-        finally:
-            self._signals.poke()
-
-    def tell_meanwhile(self, what: Callable[[], str], waits_for: str, timeout_s: float | None = None) -> None:
-        """Say what is waited for: `waits_for`, and what `what` answers, which asks the server.
-
-        Within a second, and when it is another trouble than before; on a terminal now and then.
-        """
-        args = (what, waits_for, timeout_s)
-        threading.Thread(target=self._tell, args=args, name="holdfast-waiting", daemon=True).start()
-
-    def _tell(self, what: Callable[[], str], waits_for: str, timeout_s: float | None) -> None:
-        looking: threading.Thread | None = None
-        found: list[tuple[str, bool]] = []
-        said, pause_s, again_at = "", _FIRST_SAID_S, 0.0
-        while not self._over.wait(pause_s):
-            if looking is None:
-                # In a thread of its own: a server that hangs must not hold up what is said.
-                looking = threading.Thread(target=lambda: found.append(_look(what)), name="holdfast-look", daemon=True)
-                looking.start()
-            looking.join(_LOOK_S)
-            if found:
-                looking = None
-            text, in_trouble = found.pop() if looking is None else (": the server does not answer", True)
-            trouble = f"; trying for up to {_TRIED_S if timeout_s is None else timeout_s:g} s" if in_trouble else ""
-            line = f"{waits_for}{text}{trouble}"
-            if not self._over.is_set() and (line != said if in_trouble else time.monotonic() >= again_at):
-                say(line)
-                said = line
-                again_at = 0.0 if in_trouble else time.monotonic() + _SAID_AGAIN_S if os.isatty(2) else _NEVER
-            pause_s = _SAID_AGAIN_S if not in_trouble else _TROUBLE_S
-
-    def wait(self) -> int | None:
-        """Until there is an answer, or a signal that ends us: then its number, and what was asked for is taken back.
-
-        A lease that came at the same moment is left to the closing of its client.
-        """
-        try:
-            while self.lease is None and self.error is None:
-                for number in self._signals.wait(None):
-                    if number in ENDING:
-                        self._cancel.set()
-                        self._thread.join(_TAKE_BACK_S)
-                        return number
-        finally:
-            self._over.set()
-        self._thread.join()
-        return None
+def _tell(over: threading.Event, what: Callable[[], str], waits_for: str, timeout_s: float | None) -> None:
+    looking: threading.Thread | None = None
+    found: list[tuple[str, bool]] = []
+    said, pause_s, again_at = "", _FIRST_SAID_S, 0.0
+    while not over.wait(pause_s):
+        if looking is None:
+            # In a thread of its own: a server that hangs must not hold up what is said.
+            looking = threading.Thread(target=lambda: found.append(_look(what)), name="holdfast-look", daemon=True)
+            looking.start()
+        looking.join(_LOOK_S)
+        if found:
+            looking = None
+        text, in_trouble = found.pop() if looking is None else (": the server does not answer", True)
+        trouble = f"; trying for up to {_TRIED_S if timeout_s is None else timeout_s:g} s" if in_trouble else ""
+        line = f"{waits_for}{text}{trouble}"
+        if not over.is_set() and (line != said if in_trouble else time.monotonic() >= again_at):
+            say(line)
+            said = line
+            again_at = 0.0 if in_trouble else time.monotonic() + _SAID_AGAIN_S if os.isatty(2) else _NEVER
+        pause_s = _SAID_AGAIN_S if not in_trouble else _TROUBLE_S
 
 
 def _look(what: Callable[[], str]) -> tuple[str, bool]:

@@ -26,7 +26,7 @@ from holdfast.cli.options import (
     split_command,
 )
 from holdfast.cli.report import say
-from holdfast.cli.signals import ENDING, Signals
+from holdfast.cli.signals import Signals
 from holdfast.cli.supervise import TTL_MIN_S, Supervisor
 from holdfast.errors import quoted
 
@@ -318,9 +318,8 @@ def _elect(options: argparse.Namespace, argv: list[str], environment: dict[str, 
             if not has_led or exits.status_of(error) != exits.UNAVAILABLE:
                 raise
             say(f"{exits.sentence(error)}; retrying in {pause_s:.0f} s")
-            interrupted = next((number for number in signals.wait(pause_s) if number in ENDING), None)
-            if interrupted is not None:
-                return exits.SIGNALLED + interrupted
+            if signals.ending.wait(pause_s):
+                return exits.SIGNALLED + signals.ended_by
             pause_s = min(pause_s * 2, _PAUSE_MOST_S)
             continue
         if status is not None:
@@ -349,7 +348,7 @@ def _lead(options: argparse.Namespace, argv: list[str], environment: dict[str, s
         status = supervisor.run(lease, environment, options.ttl)
         # A loss was told already, or the command had ended by itself: then its status counts.
         _end(lease.release, f"could not resign; the lead expires within {options.ttl:g} s", told=True)
-        if supervisor.ended_for is None or supervisor.asked_to_end:
+        if supervisor.ended_for is None or signals.ended_by:
             return status
     say(f"no longer the leader of {quoted(options.name)}; waiting to be elected again")
     return None

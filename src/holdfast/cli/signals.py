@@ -3,7 +3,7 @@
 Laws: a signal that was ignored when we were started stays ignored, for us and for the command (nohup); none is lost.
 
 Theory: Python's wakeup descriptor writes the number of each signal that comes into a pipe; other threads write a zero
-to have the reader look around. Handlers themselves do nothing, so that no code can be interrupted at a bad moment.
+to have the reader look around. The handler only cancels what `ending` was given to, which is safe at any moment.
 What we fork starts with signals held back, puts everything as it was, and then lets them come.
 """
 
@@ -58,6 +58,11 @@ class Signals:
     """Made in the main thread, once; catches nothing before `catch`."""
 
     def __init__(self) -> None:
+        from holdfast import Cancel
+
+        #: Set once a signal of `ENDING` has come, and the first of these; 0: none.
+        self.ending = Cancel()
+        self.ended_by = 0
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             change(signal.SIGINT, signal.SIG_DFL)  # no KeyboardInterrupt: it could come at any line
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a process that ignores it never learns how a child ended
@@ -71,7 +76,12 @@ class Signals:
         """Read these from now on, unless they were ignored when we were started."""
         for number in numbers:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                change(number, _nothing)
+                change(number, self._came)
+
+    def _came(self, number: int, _frame: object) -> None:
+        if number in ENDING:
+            self.ended_by = self.ended_by or number
+            self.ending.set()
 
     @property
     def fd(self) -> int:
@@ -90,7 +100,3 @@ class Signals:
         if not select.select([self._hears], [], [], timeout_s)[0]:
             return []
         return [number for number in os.read(self._hears, 4096) if number]
-
-
-def _nothing(number: int, frame: object) -> None:
-    pass

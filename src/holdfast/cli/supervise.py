@@ -60,8 +60,6 @@ class Supervisor:
         self._terminal = Terminal()
         #: Why the command was ended by us, or None.
         self.ended_for: str | None = None
-        #: Whether a signal that asks to end came, and was passed on.
-        self.asked_to_end = False
         #: Whether the command was there, and could be executed.
         self.was_executed = False
         self._killed = False
@@ -157,8 +155,6 @@ class Supervisor:
             return
         if number == signal.SIGCONT and self._terminal.interactive():
             self._terminal.give(self._command.group)
-        if number in ENDING:
-            self.asked_to_end = True
         self._command.signal(number)
 
     def _look_after_lease(self) -> float:

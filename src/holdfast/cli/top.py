@@ -185,9 +185,8 @@ class _Screen:
                     os.kill(os.getpid(), signal.SIGSTOP)
                     tty.setcbreak(0)
                     _write(_ENTER)
-                ending = [number for number in numbers if number in ENDING]
-                if ending:
-                    return exits.SIGNALLED + ending[0]
+                if self._signals.ended_by:
+                    return exits.SIGNALLED + self._signals.ended_by
                 if key == "q":
                     return exits.OK
                 self._sort = _KEYS.get(key, self._sort)
