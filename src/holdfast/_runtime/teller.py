@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -44,7 +43,6 @@ class Teller:
         self._bell = silent_bell()
         self._spare: threading.Thread | None = None
         self._untold: set[object] = set()
-        self._telling: dict[int, object] = {}
         self._stopped = False
 
     def flag(self) -> Flag:
@@ -76,27 +74,12 @@ class Teller:
         """True if all have returned."""
         return not self._untold
 
-    @property
-    def telling(self) -> bool:
-        """Whether this thread is one that tells."""
-        return threading.get_ident() in self._telling
-
-    def settle(self, until: float, now: Callable[[], float] = time.monotonic) -> None:
-        """Wait until all have returned, but not for the caller if it is one of them."""
-        mine = self._telling.get(threading.get_ident())
-        pause_s = 0.0005
-        while self._untold - {mine} and now() < until:
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 2, 0.01)
-
     def stop(self) -> None:
         """End the spare thread, when it has told what it has to."""
         self._stopped = True
         ring(self._bell)
 
     def _call(self, function: Callable[[Any], object], argument: Any, ticket: object) -> None:
-        me = threading.get_ident()
-        self._telling[me] = ticket
         try:
             function(argument)
         except SystemExit:
@@ -104,7 +87,6 @@ class Teller:
         except BaseException:
             report()
         finally:
-            self._telling.pop(me, None)
             self._untold.discard(ticket)
 
     def _serve(self) -> None:
