@@ -18,7 +18,7 @@ import pytest
 
 import holdfast as library
 from holdfast import embedded
-from holdfast.web.poller import Poller
+from holdfast.web.poller import BACKLOG_MAX, Poller
 from testbed.waiting import eventually
 from tests.support.commands import PATIENCE_S, holdfast, started
 from tests.web.conftest import get
@@ -168,7 +168,7 @@ def test_a_look_that_fails_by_a_mistake_is_followed_by_others() -> None:
 
     async def run() -> None:
         poller = Poller(Client(), "*", 0.01, said.append)
-        streaming = poller.stream(asyncio.Event())
+        streaming = poller.stream()
         looking = asyncio.ensure_future(poller.run())
         try:
             errors = [json.loads(await anext(streaming))["error"]]
@@ -182,6 +182,30 @@ def test_a_look_that_fails_by_a_mistake_is_followed_by_others() -> None:
     said: list[Exception] = []
     asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
     assert [str(each) for each in said] == ["a mistake"]
+
+
+def test_a_browser_that_is_slow_is_told_all_again_instead_of_what_it_has_missed() -> None:
+    async def run() -> None:
+        poller = Poller(None, "*", 0.01)
+        streaming = poller.stream()
+
+        async def told(count: int) -> list[bool]:
+            return ["all" in json.loads(await anext(streaming)) for _ in range(count)]
+
+        assert await told(1) == [True]
+        for _ in range(BACKLOG_MAX):
+            poller._tell({})
+        assert await told(BACKLOG_MAX) == [False] * BACKLOG_MAX
+        for _ in range(BACKLOG_MAX + 1):
+            poller._tell({})
+        assert await told(1) == [True]
+        poller._tell({})
+        assert await told(1) == [False]
+        poller.stop()
+        with pytest.raises(StopAsyncIteration):
+            await anext(streaming)
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
 
 
 @pytest.mark.parametrize(

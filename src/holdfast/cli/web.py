@@ -139,17 +139,15 @@ async def _serve(options: argparse.Namespace, host: str, listening: socket.socke
     from holdfast.web.app import application
     from holdfast.web.poller import Poller
 
-    stopping = asyncio.Event()
-
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: Any) -> None:
             super().handle_exit(sig, frame)
-            loop.call_soon_threadsafe(stopping.set)  # else the streams of open pages would hold up the end
+            loop.call_soon_threadsafe(poller.stop)  # else the streams of open pages would hold up the end
 
     loop = asyncio.get_running_loop()
     async with holdfast.asyncio.connect(**client_options(options)) as client:
         poller = Poller(client, options.pattern, options.interval, _trouble)
-        app = application(poller, _names(host, options.allow_host), stopping, token)
+        app = application(poller, _names(host, options.allow_host), token)
         config = uvicorn.Config(
             app,
             log_config=None,

@@ -46,14 +46,14 @@ _ASKED_MAX = 8_192
 _STREAMS_MAX = 100
 
 
-def application(poller: Poller, hosts: frozenset[str], stopping: asyncio.Event, token: str | None = None) -> ASGIApp:
+def application(poller: Poller, hosts: frozenset[str], token: str | None = None) -> ASGIApp:
     """The application. `hosts`: names under which it may be asked. `token`: those that have it may break leases."""
     streams = asyncio.Semaphore(_STREAMS_MAX)
 
     async def events(request: Request) -> Response:
         if streams.locked():
             return PlainTextResponse("too many pages are open", 503)
-        return StreamingResponse(_events(poller, streams, stopping), media_type="text/event-stream")
+        return StreamingResponse(_events(poller, streams), media_type="text/event-stream")
 
     async def table(request: Request) -> Response:
         # Browsers take a name such as ".." for a part of the path, so they may give it apart.
@@ -99,8 +99,8 @@ def application(poller: Poller, hosts: frozenset[str], stopping: asyncio.Event, 
     return _guarded(Starlette(routes=routes), hosts)
 
 
-async def _events(poller: Poller, streams: asyncio.Semaphore, stopping: asyncio.Event) -> AsyncIterator[bytes]:
-    async with streams, contextlib.aclosing(poller.stream(stopping)) as stream:
+async def _events(poller: Poller, streams: asyncio.Semaphore) -> AsyncIterator[bytes]:
+    async with streams, contextlib.aclosing(poller.stream()) as stream:
         async for message in stream:
             yield b"data: " + message + b"\n\n"
 

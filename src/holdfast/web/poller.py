@@ -68,7 +68,12 @@ class Poller:
         #: What has ended since the last look, and as what it was told.
         self._ended: list[tuple[dict[str, Any], Change]] = []
         self._rates = Rates()
-        self._streams: set[asyncio.Queue[bytes | None]] = set()
+        self._streams = 0
+        #: How many messages the browsers were told, the latest of them, and what is set by the next one.
+        self._told = 0
+        self._latest: deque[bytes] = deque(maxlen=BACKLOG_MAX)
+        self._news = asyncio.Event()
+        self._stopped = False
         self._wanted = asyncio.Event()
         self._whole: bytes | None = None
 
@@ -94,29 +99,26 @@ class Poller:
                 async with asyncio.timeout(pause_s):
                     await self._wanted.wait()
 
-    async def stream(self, stopping: asyncio.Event) -> AsyncGenerator[bytes, None]:
-        """Yield what a browser is told until then: everything, then what changes; JSON."""
-        queue: asyncio.Queue[bytes | None] = asyncio.Queue(BACKLOG_MAX)
-
-        async def wake() -> None:
-            await stopping.wait()
-            with contextlib.suppress(asyncio.QueueFull):
-                queue.put_nowait(None)
-
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """Yield what a browser is told: everything, then what changes, as JSON; until `stop`."""
         if not self._streams:
             self._wanted.set()
-        self._streams.add(queue)
-        waking = asyncio.create_task(wake())
+        self._streams += 1
+        told = -1
         try:
-            yield self._snapshot()
-            while True:
-                message = await queue.get()
-                if stopping.is_set():
-                    return
-                yield self._snapshot() if message is None else message
+            while not self._stopped:
+                missed, told = self._told - told, self._told
+                for message in [*self._latest][-missed:] if missed <= len(self._latest) else [self._snapshot()]:
+                    yield message
+                if told == self._told:
+                    await self._news.wait()
         finally:
-            waking.cancel()
-            self._streams.discard(queue)
+            self._streams -= 1
+
+    def stop(self) -> None:
+        """End all streams."""
+        self._stopped = True
+        self._news.set()
 
     def detail(self, name: str) -> list[dict[str, Any]]:
         """All that is known of what has this name: a lock, a semaphore, an election."""
@@ -238,14 +240,10 @@ class Poller:
                 del self._rows[which]
             self._rows.update((row["id"], row) for row in changed)
         self._whole = None
-        message = _json({**self._state(), "rows": changed, "gone": gone})
-        for queue in self._streams:
-            if queue.full():
-                while not queue.empty():
-                    queue.get_nowait()
-                queue.put_nowait(None)
-            else:
-                queue.put_nowait(message)
+        self._latest.append(_json({**self._state(), "rows": changed, "gone": gone}))
+        self._told += 1
+        self._news.set()
+        self._news = asyncio.Event()
 
 
 def _same(before: dict[str, Any] | None, after: dict[str, Any]) -> bool:
