@@ -30,7 +30,7 @@ def observers(run: Run) -> Table:
     clients = {who: holdfast.connect(run.server.url) for who in (_WITHOUT, _IDLE, _DEBUG)}
     clients[_PROMETHEUS] = holdfast.connect(run.server.url, observer=PrometheusObserver(registry=CollectorRegistry()))
     reports = clients[_WITHOUT]._session.reports
-    reports.begin = lambda kind, name, level=0: reports.plain
+    reports.begin = lambda kind, name, level=0: reports
 
     def timed(who: str) -> Callable[[], float]:
         lock = clients[who].lock(f"bench-{who}")

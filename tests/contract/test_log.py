@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast import embedded
 from holdfast._reports.log import _RECORDS
-from holdfast._reports.observing import _Calls
+from holdfast._reports.observing import Reports
 from testbed.proxy import Proxy
 from testbed.waiting import eventually
 from tests.support.apis import Api
@@ -389,7 +389,7 @@ def test_an_observer_that_raises_is_logged_once(api: Api, wire: Proxy, kept: Kep
 
 def test_what_an_observer_was_not_told_is_logged(kept: Kept) -> None:
     noted = Noted()
-    _Calls(noted)(time.time(), "dropped", (7,))
+    Reports(noted)._sink(time.time(), "dropped", (7,))
 
     def found() -> list[logging.LogRecord]:
         return [each for each in kept.records if each.holdfast_event == "dropped"]  # type: ignore[attr-defined]

@@ -3,8 +3,8 @@
 Laws: what is not wanted costs one question for each acquire; no user's code runs where something happens, but
 for `Observer.capture`, before anything is sent; what an observer raises is logged once, and reaches no lock.
 
-Theory: `Reports` belongs to a client, `_Plain` and `_Detailed` are what its leases stand on. Where neither an observer
-nor the level of the logger asks for more, all leases share one `_Plain`, which tells of losses alone.
+Theory: `Reports` belongs to a client. Where neither an observer nor the level of the logger asks for more, all leases
+share it, and it tells of losses alone; else each has a `_Detailed`.
 """
 
 from __future__ import annotations
@@ -110,58 +110,40 @@ class Observer:
 _METHODS = tuple(name for name in vars(Observer) if not name.startswith("_"))
 
 
-def check_observer(observer: Any) -> None:
-    if not any(callable(getattr(observer, name, None)) for name in _METHODS) or isinstance(observer, type):
-        raise ConfigurationError("observer", observer, "an object with methods of holdfast.Observer, or None")
-
-
-class _Calls:
-    """Calls the methods of an observer."""
-
-    def __init__(self, observer: Any) -> None:
-        self.observer = observer
-        self._has_failed = False
-
-    def __call__(self, at: float, event: str, details: tuple[Any, ...]) -> None:
-        if event == "dropped":
-            LOG.send(event, *details)
-            return
-        method = getattr(self.observer, event, None)
-        if method is not None:
-            try:
-                method(*details)
-            except Exception as error:
-                self.failed(error)
-
-    def failed(self, error: Exception) -> None:
-        """Log the first exception that an observer raises."""
-        if not self._has_failed:
-            self._has_failed = True
-            LOG.send("observer_failed", error)
-
-
-class Reports:
-    """What one client tells."""
+class Reports(Report):
+    """What one client tells; itself the report of all leases of which only a loss is told."""
 
     def __init__(self, observer: Any = None) -> None:
-        self._calls: _Calls | None = None
-        self._observer: Reporter | None = None
-        self._captures: Any = None
+        self._observer = observer
+        self._has_failed = False
+        self._reporter: Reporter | None = None
         if observer is not None:
-            check_observer(observer)
-            self._calls = _Calls(observer)
-            self._observer = Reporter(self._calls, "holdfast-observer")
-            if getattr(type(observer), "capture", Observer.capture) is not Observer.capture:
-                self._captures = observer.capture
-        #: For leases of which nothing else is told.
-        self.plain = _Plain(self)
+            if isinstance(observer, type) or not any(callable(getattr(observer, name, None)) for name in _METHODS):
+                raise ConfigurationError("observer", observer, "an object with methods of holdfast.Observer, or None")
+            self._reporter = Reporter(self._sink, "holdfast-observer")
+
+    def _sink(self, _at: float, event: str, details: tuple[Any, ...]) -> None:
+        tell = LOG.send if event == "dropped" else self._call
+        tell(event, *details)
+
+    def _call(self, event: str, *details: Any) -> Any:
+        """Call a method of the observer, if it has that; the first exception that one raises is logged."""
+        method = getattr(self._observer, event, None)
+        if method is None:
+            return None
+        try:
+            return method(*details)
+        except Exception as error:
+            if not self._has_failed:
+                self._has_failed = True
+                LOG.send("observer_failed", error)
 
     def begin(self, kind: str, name: str, level: int = DEBUG) -> Report:
         """An acquire begins. `level`: that of the record of success."""
         logger = log.logger or log.find()
         logs: bool = logger is not None and logger.isEnabledFor(level)  # as `enabled`, without the call
-        if self._observer is None and not logs:
-            return self.plain
+        if self._reporter is None and not logs:
+            return self
         return _Detailed(self, self._describe(kind, name), logs)
 
     def adopt(self, record: LeaseRecord) -> Report:
@@ -172,6 +154,11 @@ class Reports:
     def broke(self, kind: str, name: str, fence: int, holder: str, reason: str, forced: bool) -> None:
         """This client has taken a lease away from its holder."""
         LOG.send("broke", LeaseInfo(kind, name, fence), holder, reason, forced)
+
+    def lost(self, record: LeaseRecord, reason: str) -> None:
+        if reason != "forked":
+            info = LeaseInfo(record.label, record.name, record.fence)
+            self.tell(True, "lost", info, clock() - record.held_since, reason)
 
     def raised(self, record: LeaseRecord, error: BaseException) -> None:
         """A block has raised that, and its lease is lost."""
@@ -199,34 +186,18 @@ class Reports:
                 info.task = trio.lowlevel.current_task().name
             except RuntimeError:
                 pass  # no task of trio
-        if self._captures is not None and self._calls is not None:
-            try:
-                info.captured = self._captures()
-            except Exception as error:
-                self._calls.failed(error)
+        info.captured = self._call("capture")
         return info
 
     def tell(self, logs: bool, event: str, *details: Any) -> None:
         """Tell the observer, and the log if it is to be logged."""
-        if self._observer is not None:
-            self._observer.send(event, *details)
+        if self._reporter is not None:
+            self._reporter.send(event, *details)
         if logs:
             LOG.send(event, *details)
 
     def is_settled(self) -> bool:
-        return LOG.is_settled() and (self._observer is None or self._observer.is_settled())
-
-
-class _Plain(Report):
-    __slots__ = ("_reports",)
-
-    def __init__(self, reports: Reports) -> None:
-        self._reports = reports
-
-    def lost(self, record: LeaseRecord, reason: str) -> None:
-        if reason != "forked":
-            info = LeaseInfo(record.label, record.name, record.fence)
-            self._reports.tell(True, "lost", info, clock() - record.held_since, reason)
+        return LOG.is_settled() and (self._reporter is None or self._reporter.is_settled())
 
 
 class _Detailed(Report):

@@ -49,15 +49,16 @@ class Reporter:
     def __init__(self, sink: Sink, name: str) -> None:
         self._sink = sink
         self._name = name
-        self._reset()
+        self.reset()
         _reporters.add(self)
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
+        """Begin, in this process: what a parent has not told yet is the parent's to tell."""
         self._events: deque[tuple[float, str, tuple[Any, ...]]] = deque()
         self._right_to_start: list[None] = [None]
         self._retries = False
         self._dropped = 0
-        self._thread: int | None = None
+        self.thread: int | None = None
         self.telling = False
 
     def send(self, event: str, *details: Any) -> None:
@@ -88,13 +89,13 @@ class Reporter:
             self._start()
 
     def _serve(self) -> None:
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
         idle_at = time.monotonic() + _IDLE_S
         while time.monotonic() < idle_at:
             if self._tell():
                 idle_at = time.monotonic() + _IDLE_S
             time.sleep(_LOOK_S)
-        self._thread = None
+        self.thread = None
         self._right_to_start.append(None)
         if self._events:  # one came before the right was back
             self._start()
@@ -135,7 +136,7 @@ class Reporter:
 
     def settle(self, until: float) -> None:
         """Wait until that, or the time (`time.monotonic`) is over."""
-        if self._thread == threading.get_ident():
+        if self.thread == threading.get_ident():
             return
         while not self.is_settled() and time.monotonic() < until:
             if self._right_to_start:
@@ -143,14 +144,6 @@ class Reporter:
                 if self._right_to_start:
                     self._tell()  # no thread can be started any more
             time.sleep(0.001)
-
-    def holds_up_fork(self) -> bool:
-        """True if another thread tells something now."""
-        return self.telling and self._thread != threading.get_ident()
-
-    def after_fork(self) -> None:
-        """In the child: what was not told yet is the parent's to tell."""
-        self._reset()
 
 
 _reporters: weakref.WeakSet[Reporter] = weakref.WeakSet()
@@ -160,8 +153,8 @@ _forks: list[None] = []
 
 def _before_fork() -> None:
     _forks.append(None)
-    until = time.monotonic() + _FORK_S
-    while any(one.holds_up_fork() for one in snapshot(_reporters)) and time.monotonic() < until:
+    me, until = threading.get_ident(), time.monotonic() + _FORK_S
+    while any(one.telling and one.thread != me for one in snapshot(_reporters)) and time.monotonic() < until:
         time.sleep(0.0005)
 
 
@@ -172,7 +165,7 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     _forks.clear()
     for one in tuple(_reporters):
-        one.after_fork()
+        one.reset()
 
 
 def _at_end() -> None:
