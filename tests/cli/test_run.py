@@ -15,7 +15,7 @@ import pytest
 
 import holdfast as library
 from holdfast import embedded
-from holdfast.cli.guard import clock
+from holdfast._runtime.clock import clock
 from testbed.waiting import stop
 from tests.support.commands import PATIENCE_S, alive, holdfast, started, wait_for
 

@@ -34,7 +34,7 @@ class World:
         self.supervisor = Supervisor.__new__(Supervisor)
         self.supervisor.prepare(self, span_s, max_hold_s)  # type: ignore[arg-type]
         parts: dict[str, Any] = {"_command": self, "_guard": self, "ended_for": None, "_killed": False}
-        vars(self.supervisor).update(parts, _told_guard=0.0, _unguarded=False)
+        vars(self.supervisor).update(parts, _unguarded=False)
 
     def remaining(self) -> float:
         return max(self.left_s, 0.0)

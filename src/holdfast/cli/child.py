@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from holdfast.cli import exits
-from holdfast.cli.signals import as_before, fork
+from holdfast.cli.signals import Mask, as_before, forked
 
 __all__ = ["Command"]
 
@@ -34,15 +34,14 @@ class Command:
         go, self._go = os.pipe()
         self._failed, failed = os.pipe()
         parent = os.getpid()
-        self.pid, mask = fork()
-        if self.pid == 0:
-            try:
-                as_before(mask)
-                os.close(self._go)
-                os.close(self._failed)
-                _become_command(list(argv), go, failed, parent)
-            finally:
-                os._exit(exits.INTERNAL)
+
+        def become(mask: Mask) -> NoReturn:
+            as_before(mask)
+            os.close(self._go)
+            os.close(self._failed)
+            _become_command(list(argv), go, failed, parent)
+
+        self.pid = forked(become)
         os.close(go)
         os.close(failed)
         # Both sides do it, so that the group is there for either of them. It cannot have become the command yet.

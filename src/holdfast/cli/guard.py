@@ -15,13 +15,14 @@ import os
 import select
 import signal
 import struct
-import time
 from contextlib import suppress
+from functools import partial
 from typing import NoReturn
 
-from holdfast.cli.signals import Mask, change, fork
+from holdfast._runtime.clock import clock  # the same in all processes
+from holdfast.cli.signals import Mask, change, forked
 
-__all__ = ["Guard", "clock"]
+__all__ = ["Guard"]
 
 #: Process group, kill at (s, `clock`). Smaller than PIPE_BUF, so that it is written and read whole.
 _ORDER = struct.Struct("=qd")
@@ -35,24 +36,12 @@ _IGNORED = (
 )
 
 
-def clock() -> float:
-    """Seconds on a clock that is the same in all processes, does not jump, and goes on in suspend where it can."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
-
-
 class Guard:
     """Made before there are threads; does nothing until `protect`."""
 
     def __init__(self) -> None:
         hears, self._tells = os.pipe()
-        self.pid, mask = fork()
-        if self.pid == 0:
-            try:
-                _become_guard(hears, mask)
-            finally:
-                os._exit(1)
+        self.pid = forked(partial(_become_guard, hears))
         os.close(hears)
 
     def protect(self, group: int, kill_at: float) -> bool:

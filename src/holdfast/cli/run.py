@@ -12,9 +12,9 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
+from holdfast._runtime.clock import clock
 from holdfast.cli import exits
 from holdfast.cli.asking import acquired, held_by
-from holdfast.cli.guard import clock
 from holdfast.cli.options import (
     TTL_MAX_S,
     Parser,

@@ -14,9 +14,11 @@ import select
 import signal
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
-__all__ = ["ENDING", "JOBS", "PASSED_ON", "Mask", "Signals", "as_before", "change", "fork"]
+from holdfast.cli import exits
+
+__all__ = ["ENDING", "JOBS", "PASSED_ON", "Mask", "Signals", "as_before", "change", "forked"]
 
 #: What asks a program to end.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -37,13 +39,17 @@ def change(number: int, handler: signal.Handlers | Callable[[int, object], None]
     signal.signal(number, handler)
 
 
-def fork() -> tuple[int, Mask]:
-    """Fork with signals held back; in the child (0) until it gives the mask to `as_before`."""
+def forked(become: Callable[[Mask], NoReturn]) -> int:
+    """Fork what `become` makes of it, with signals held back until it gives the mask to `as_before`."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     pid = os.fork()
-    if pid:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return pid, {int(number) for number in mask}
+    if pid == 0:
+        try:
+            become({int(number) for number in mask})
+        finally:
+            os._exit(exits.INTERNAL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return pid
 
 
 def as_before(mask: Mask) -> None:

@@ -21,9 +21,10 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from holdfast._runtime.clock import clock
 from holdfast.cli import exits
 from holdfast.cli.child import Command
-from holdfast.cli.guard import Guard, clock
+from holdfast.cli.guard import Guard
 from holdfast.cli.report import say
 from holdfast.cli.signals import ENDING, JOBS, PASSED_ON, Signals, change
 from holdfast.cli.terminal import JOB_CONTROL, Terminal
@@ -63,7 +64,6 @@ class Supervisor:
         #: Whether the command was there, and could be executed.
         self.was_executed = False
         self._killed = False
-        self._told_guard = 0.0
         self._unguarded = False
         self._over = threading.Event()
 
@@ -187,11 +187,8 @@ class Supervisor:
         say(f"lock {quoted(self._lease.name)}: {why}")
 
     def _tell_guard(self, now: float, left_s: float) -> None:
-        kill_at = now + left_s - self._kill_lead_s
-        if abs(kill_at - self._told_guard) < 0.001:
-            return
-        self._told_guard = kill_at
-        if not self._guard.protect(self._command.group, kill_at) and not self._unguarded:
+        is_told = self._guard.protect(self._command.group, now + left_s - self._kill_lead_s)
+        if not (is_told or self._unguarded):
             self._unguarded = True
             say(f"lock {quoted(self._lease.name)}: the guard process was killed; the command continues without it")
 
