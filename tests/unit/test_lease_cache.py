@@ -308,3 +308,23 @@ def test_its_requests_are_those_of_a_lock(client: Client) -> None:
     assert run(hold.renew(TTL_MS), sent) == 1 and sent == ["renew"]
     call = hold.asks().undo(0, 1.0)
     assert call.args[-2:] == (hold.tenure.last_fence, hold.fence), "the rest of its block is given back"
+
+
+def test_what_the_next_turn_gives_back_is_not_kept(client: Client) -> None:
+    """It leaves as the owner, while the release that has made it that goes on."""
+    lines = Lines(DEFAULT, nullcontext(), client.early)
+    first, second = LocalWaiter(TOKEN, 0.0), LocalWaiter("b+", 0.0)
+    for turn in (first, second):
+        turn.join(lines, "lock")
+    grant = Grant(1_000, 0.0)
+    grant.kept, grant.turn = (client.lease_cache, client.cache_for_s), first
+    held = OneServer(KEYS, DEFAULT).make_record(TOKEN, grant, TTL_MS)
+    back: list[Any] = []
+
+    def leaving() -> None:
+        second.bell = None
+        back.append(second.leave())
+
+    second.bell = leaving
+    assert held.hand_on(0.1)
+    assert [each.token for each in back] == [TOKEN] and type(held.tenure.holder) is KeptLease

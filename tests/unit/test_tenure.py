@@ -247,6 +247,76 @@ def test_who_hands_on_to_the_last_one_while_that_leaves_releases(monkeypatch: py
     assert not first.hand_on(0.0), "nor when the release is begun again, behind the look at the line"
 
 
+@pytest.mark.parametrize("block", [False, True])
+def test_the_last_one_that_leaves_as_the_owner_alone_gives_back(block: bool) -> None:
+    """Just when it was made the owner, and before the turn that has handed on looks: that releases nothing, too."""
+    if block:
+        _, first, second, _ = marked(of := lines())
+    else:
+        first, second = joined(of := lines(), "a:1:1"), joined(of, "a:1:2")
+        hold(first)
+    back: list[Any] = []
+
+    def leaving() -> None:
+        second.bell = None
+        back.append(second.leave())
+
+    second.bell = leaving
+    assert first.hand_on(0.0), "to one that gives it back"
+    assert len(back) == 1 and back[0].token == first.token and not of
+    assert first.hand_on(0.0) and second.leave() is back[0], "repeated"
+
+
+def test_what_becomes_of_a_line_is_nothing_to_one_that_has_handed_on() -> None:
+    """It may be held up behind that: the next one has had the lease, and released it, or given it to a process."""
+    _, second, third, _ = marked(of := lines())
+    ends: list[bool] = []
+
+    def holding() -> None:
+        third.bell = None
+        held = third.take(0.0)
+        assert held is not None and not ends
+        ends.append(held.hand_on(0.0))
+
+    third.bell = holding
+    assert second.hand_on(0.0) and ends == [False] and not of
+
+
+def test_a_grant_of_the_next_one_is_given_back_by_itself() -> None:
+    """Not by the one that has handed on to it, whose token is another one."""
+    first, second = joined(of := lines(), "a:1:1"), joined(of, "a:1:2")
+    hold(first)
+    line, back = second.line, list[Any]()
+    assert line is not None
+
+    def passing() -> None:
+        second.bell = None
+        assert second.passes() == ("a:1:1", "", "")
+        second.passed()
+        hold(second)
+        second.over = True  # it begins to leave
+
+    second.bell = passing
+    assert first.hand_on(0.0) and line.owner is second
+    back.append(second.leave())
+    assert back[0] is not None and back[0].token == second.token and not of
+
+
+def test_a_release_that_was_interrupted_looks_again_for_one_that_has_left() -> None:
+    first, second = joined(of := lines(), "a:1:1"), joined(of, "a:1:2")
+    hold(first)
+
+    def interrupted() -> None:
+        second.bell = None
+        second.over = True  # it has looked before it was made the owner
+        raise Interrupted
+
+    second.bell = interrupted
+    with pytest.raises(Interrupted):
+        first.hand_on(0.0)
+    assert not first.hand_on(0.0) and not of, "the first one releases"
+
+
 def test_one_that_has_left_passes_nothing_though_it_is_made_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking the server by itself, it would release what the next turn in the line holds by."""
     line, second, third, _ = marked(of := lines())

@@ -24,7 +24,8 @@ one. Two lines of one lock do no harm, any more than two clients do.
 
 Threads: a turn becomes the owner by one store, and looks for that itself; waking it is only a hint. The turn that
 hands on looks afterwards whether the successor has left, and the one that leaves looks afterwards whether it was made
-the owner: at least one of them sees the other, and both may call `settle`.
+the owner: at least one of them sees the other, and both may call `settle`. Where no turn is left, the first of them has
+the right, and gives back what there is: the other one does nothing, as with all that came after it handed on.
 """
 
 from __future__ import annotations
@@ -197,17 +198,20 @@ class Line:
         for turn in snapshot(self.waiters):
             turn.ring()
 
-    def settle(self) -> bool:
-        """Make the next turn the owner after the owner has left, or end the line: then False. Idempotent."""
+    def settle(self, turn: LocalWaiter, tenure: Tenure | None) -> bool:
+        """Make the next turn the owner after the owner has left. True: there is none, and `turn` has the right.
+
+        `turn` is the one that leaves, or that has handed on: it acts for those only that have had no more than its
+        `tenure`. Idempotent.
+        """
         with self.lines.guard:
-            while self.owner.over and not self.dead:
+            while self.owner.over and not self.dead and (self.owner is turn or self.tenure is tenure):
                 successor = self.successor()
+                self.owner = successor or turn
                 if successor is None:
                     self.die()
-                else:
-                    self.owner = successor
         self.owner.ring()
-        return not self.dead
+        return self.owner is turn
 
     def begin_to_pass(self, record: LeaseRecord) -> None:
         """Pass on a lease that has no block of fencing tokens to the next turn."""
@@ -235,6 +239,8 @@ class LocalWaiter:
     first = False
     #: It has left, and takes nothing any more.
     over = False
+    #: What it has handed on.
+    handed: Tenure | None = None
     #: When it was granted.
     got_at = 0.0
     #: Wakes it where it waits; set by the driver.
@@ -343,26 +349,25 @@ class LocalWaiter:
         """
         line = self.line
         assert line is not None
-        if line.owner is not self:
-            line.owner.ring()
-            return True
-        record = line.record
-        if line.dead or record is None:
-            return False
-        successor = line.successor()
-        if successor is None:
-            line.die()
-            return False
-        tenure = line.tenure
-        if tenure is None:
-            line.begin_to_pass(record)
-        elif not line.lasts(now):
-            tenure.over = True
-        line.owner = successor
-        successor.ring()
-        if successor.over and not line.settle():
-            line.owner = self  # the one that left need not have seen that it had the right: this turn releases
-        return not line.dead
+        if line.owner is self:
+            record = line.record
+            if line.dead or record is None:
+                return False
+            successor = line.successor()
+            if successor is None:
+                line.die()
+                return False
+            tenure = line.tenure
+            if tenure is None:
+                line.begin_to_pass(record)
+            elif not line.lasts(now):
+                tenure.over = True
+            self.handed = line.tenure
+            line.owner = successor
+        owner, handed = line.owner, self.handed
+        owner.ring()
+        # One that has left before it was made the owner does not know that it had the right: this turn releases.
+        return handed is None or not (owner.over and line.settle(self, handed))
 
     def leave(self) -> Tenure | None:
         """Leave the line and pass on what this turn has; returns what goes back to the server.
@@ -377,8 +382,8 @@ class LocalWaiter:
         if line.tenure is None and record is not None and record.turn is self:
             # It leaves with a lease, which another thread ends: that finds it handed on.
             line.begin_to_pass(record)
-        line.settle()
-        return line.tenure if line.owner is self else None
+        tenure = line.tenure
+        return tenure if line.settle(self, tenure) else None
 
     def lost(self) -> None:
         """End the line after its lease was lost."""
