@@ -495,7 +495,10 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant("a claim has no end", QUEUE, "'SET', lock, token, 'PX', claim_ms", "'SET', lock, token"),
     Mutant("no allowance for drift", VALIDITY, "* (1 - DRIFT) - MARGIN_S", "+ 0 * DRIFT"),
     Mutant(
-        "validity counts from the reply", WAITING, "return Grant(reply[1], asked_at,", "return Grant(reply[1], now,"
+        "validity counts from the reply",
+        WAITING,
+        "deadline(asked_at, ttl_ms)):\n        return None\n    return Grant(reply[1], asked_at,",
+        "deadline(now, ttl_ms)):\n        return None\n    return Grant(reply[1], now,",
     ),
     Mutant(
         "a release leaves no tombstone for what may be in transit",

@@ -155,7 +155,8 @@ class OneServer(_Exclusive):
             if grant.kept is not None:
                 kept = self._begin_to_keep(token, grant, ttl_ms)
                 return KeptLease(self, kept, kept, token, grant.fence, ttl_ms, since, until)
-        made = LockRecord(self.keys.name, token, grant.fence, ttl_ms, since, None, None, until)
+        until, is_short = (grant.deadline, False) if until is None else (until, True)
+        made = LockRecord(self.keys.name, token, grant.fence, ttl_ms, since, None, None, until, is_short)
         made._exclusive = self
         if grant.stray:
             made.stray = True

@@ -77,6 +77,7 @@ _SUSPECT = LeaseState.SUSPECT
 class LeaseRecord:
     """One held lease as the core sees it.
 
+    `deadline`: until when it may be trusted, which is less than its ttl says where `is_short`; None: as that says.
     `renews`: the background does that. `on_loss` is called once, with the reason, by what finds the loss.
     """
 
@@ -146,17 +147,15 @@ class LeaseRecord:
         extension: Callable[..., Protocol[int]] | None = None,
         release: Callable[[], Protocol[bool]] | None = None,
         deadline: float | None = None,
+        is_short: bool = True,
     ) -> None:
         self.name = name
         self.token = token
         self.fence = fence
         self.ttl_ms = ttl_ms
-        if deadline is None:
-            self.deadline = deadline_of(sent_at, ttl_ms)
-            self.short_s = 0.0
-        else:
-            self.deadline = deadline
-            self.short_s = deadline - sent_at  # what it begins with, until it is extended
+        self.deadline = deadline_of(sent_at, ttl_ms) if deadline is None else deadline
+        #: What it begins with, until it is extended; 0: its ttl.
+        self.short_s = deadline - sent_at if is_short and deadline is not None else 0.0
         #: How it is extended and released; None: as the class says when that is wanted.
         self._asks = None if extension is None or release is None else (extension, release)
         self.held_since = sent_at

@@ -82,10 +82,10 @@ class Grant:
 
     `stray`: an earlier request for it went unanswered and may still be carried out, also after the release, which
     therefore has to leave a tombstone for the token. `until`: it was pushed, taken at `sent_at`, and lasts until then;
-    else None.
+    else None. `deadline`: until when it may be trusted if it was not pushed, where that is known.
     """
 
-    __slots__ = ("fence", "kept", "more", "sent_at", "stray", "turn", "until", "waited")
+    __slots__ = ("deadline", "fence", "kept", "more", "sent_at", "stray", "turn", "until", "waited")
 
     def __init__(
         self,
@@ -94,12 +94,14 @@ class Grant:
         more: list[Any] | None = None,
         stray: bool = False,
         until: float | None = None,
+        deadline: float | None = None,
     ) -> None:
         self.fence = fence
         self.sent_at = sent_at
         self.more = more
         self.stray = stray
         self.until = until
+        self.deadline = deadline
         #: By which it was waited for inside of the client: see `tenure.py`.
         self.turn: Any = None
         #: Where the client may keep it: see `lease_cache.py`.
@@ -110,9 +112,9 @@ class Grant:
 
 def granted(reply: Reply, asked_at: float, now: float, ttl_ms: int) -> Grant | None:
     """The grant behind an answer that came `now`; None where it grants nothing that may still be trusted."""
-    if reply[0] == 1 and now < deadline(asked_at, ttl_ms):
-        return Grant(reply[1], asked_at, reply[2:] if len(reply) > 2 else None)
-    return None
+    if reply[0] != 1 or now >= (until := deadline(asked_at, ttl_ms)):
+        return None
+    return Grant(reply[1], asked_at, reply[2:] if len(reply) > 2 else None, deadline=until)
 
 
 def released(reply: Reply) -> bool | None:
