@@ -7,6 +7,8 @@ here.
 
 from __future__ import annotations
 
+# sync:
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import repeat
@@ -46,6 +48,11 @@ class Acquirable(AcquirableBase, Generic[L]):
         # sync-add: if cancel is not None:
         # sync-add:     _check_cancel(cancel)
         session = self._session
+        # sync-drop
+        if (
+            type(frame) is list
+        ):  # of an `Acquiring`: it holds the frame that enters it, or the one that awaits us is meant
+            frame = frame.pop() if frame else sys._getframe(1)
         code, offset, frame = frame.f_code, frame.f_lasti, None
         driver, me = session.driver, session.driver.me()
         owners = tuple(zip(self._owned_as, repeat(me))) if me else ()  # 0: owners cannot be told apart

@@ -54,7 +54,8 @@ class Acquiring(Enterable[L], Coroutine[Any, Any, L]):
         self._session = lock._session
         self._entered = lock._entered
         self._frames: list[FrameType] = []
-        self._coroutine: Any = acquire(lock, timeout_s, mark, self._frames)
+        self._coroutine: Any = lock._acquire(timeout_s, self._frames, mark)
+        self._coroutine.__qualname__ = "acquire"  # for Python, which complains of one that is never awaited
 
     def _obtain(self, frame: FrameType) -> Awaitable[L]:
         self._frames.append(frame)
@@ -68,11 +69,6 @@ class Acquiring(Enterable[L], Coroutine[Any, Any, L]):
         cast("Any", property(attrgetter(f"_coroutine.{name}")))
         for name in ("send", "throw", "close", "cr_frame", "cr_await")
     )
-
-
-# sync-drop
-async def acquire(lock: Leasable[L], timeout_s: float | None, mark: str, frames: list[FrameType]) -> L:
-    return await lock._acquire(timeout_s, frames.pop() if frames else sys._getframe(1), mark)
 
 
 class Leasable(Acquirable[L], Enterable[L]):

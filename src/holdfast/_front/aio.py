@@ -95,8 +95,9 @@ class _Numbers(dict[int, tuple["weakref.ref[Any]", int]]):
         self._max = _NUMBERS_MAX
         self._tasks: dict[int, weakref.ref[Any]] = {}
 
-    def of(self, task: Any) -> int:
-        """Return the number of that task in this process; 0 for none."""
+    def mine(self) -> int:
+        """Return the number of the running task in this process; 0 outside of one."""
+        task = _task()
         if task is None:
             return 0
         known = self.get(id(task))
@@ -143,6 +144,7 @@ class AioFront(Front):
         self.undo: dict[str, Callable[[], None]] = {}
         self._homes: dict[int, Home] = {}
         self._here: Home | None = None
+        self.me = _numbers.mine
         super()._join(client)
 
     # -- who asks ---------------------------------------------------------------------------------
@@ -177,10 +179,6 @@ class AioFront(Front):
     def task(self) -> Any:
         """Return the running task; None outside of one (a callback, another thread)."""
         return _task()
-
-    def me(self) -> int:
-        """Return the number of the running task; 0 outside of one."""
-        return _numbers.of(_task())
 
     @property
     def Cancelled(self) -> tuple[type[BaseException], ...]:
@@ -244,7 +242,7 @@ class AioFront(Front):
         sent: Sent | None = None
         if first is not None and self.can_ask and first.key not in self.contention:
             server = self._only or self.topology.node_for(first.key, None)
-            if server.is_open:
+            if (link := server.link) is not None and link.is_open:
                 behind = self.releasing.latest.get(first.key)
                 asked_at, home, patience_s = clock(), self.home, first.request_timeout_s
                 if timeout_s is not None:
@@ -297,7 +295,7 @@ class AioFront(Front):
         outcome: Outcome | None = None
         if first is not None and self.can_ask:
             server = self._only or self.topology.node_for(first.key, None)
-            if server.is_open:
+            if (link := server.link) is not None and link.is_open:
                 home = self.home
                 future = home.loop.future()
                 deadline = clock() + first.request_timeout_s

@@ -180,7 +180,9 @@ class Home:
         self._waking = False  # first: what comes from now on wakes the loop again
         woken = self._woken
         while woken:
-            wake(woken.popleft())
+            future = woken.popleft()
+            if not future.done():  # `wake`, without the call: of many tasks at a time
+                future.set_result(None)
 
     def left_over(self) -> list[Ask]:
         """Take what was not sent before the loop stopped."""
