@@ -291,7 +291,7 @@ def test_a_late_answer_of_many_is_looked_at(agent: Made) -> None:
 
 
 def test_one_of_many_whose_connection_broke_is_sent_again_once(agent: Made) -> None:
-    """What the second one ends with does not hide that the first one may have been carried out."""
+    """The end of the second one does not hide that the first one may have been carried out."""
 
     async def asks() -> Any:
         calls = [Call("renew", (KEYS.lock,), ("token",), 1.0, node) for node in range(3)]

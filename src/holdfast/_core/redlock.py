@@ -464,7 +464,7 @@ class QuorumAcquisition(Acquisition):
 
 
 def _trouble_of(quorum: Quorum, keys: LockKeys, answers: Sequence[Answer], heard: int) -> RequestFailed:
-    """Explain why only so many were `heard`: what a majority says itself, or all that is wrong put together."""
+    """Explain why too few were `heard`: what a majority says itself, or all that is wrong put together."""
     bad = [
         (name, answer)
         for name, answer in zip(quorum.names, answers, strict=True)
