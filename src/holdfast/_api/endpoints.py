@@ -48,15 +48,30 @@ class Members:
         return Quorum([node.name for node in nodes], self.restart_delay_ms, self.request_timeout_s, settings)
 
 
-class OfUrl:
-    """A server, or a master that Sentinels know, by a URL that redis-py has to read."""
+class Pool:
+    """One server, or a master that Sentinels know, by the pool of a client that knows how to connect."""
 
-    def __init__(self, client: Any) -> None:
-        self.connection_pool = client.connection_pool
+    def __init__(self, pool: Any) -> None:
+        self.connection_class, kwargs = pool.connection_class, pool.connection_kwargs
+        self.kwargs: dict[str, Any] = kwargs
+        address = kwargs.get("host", "localhost"), kwargs.get("port", 6379)
+        service = getattr(pool, "service_name", None)
+        self.fails_over = service is not None
+        #: What members of a quorum have in common that are one and the same; and the name for messages.
+        self.place: object = object() if self.fails_over else kwargs.get("path") or address
+        named: str = kwargs.get("path") or "{}:{}".format(*address)
+        self.name = f"{service} (through Sentinel)" if self.fails_over else named
+
+    @property
+    def connection(self) -> Callable[[], Any]:
+        """Make what makes a connection."""
+        return _connections(self.connection_class, self.kwargs)
 
 
 class Seeds:
     """Nodes of a Cluster to begin with, and how connections to any of its nodes are made."""
+
+    fails_over = True
 
     def __init__(self, addresses: Sequence[tuple[str, int]], connection_class: Any, kwargs: dict[str, Any]) -> None:
         self.addresses = tuple(addresses)
@@ -98,32 +113,21 @@ def members_of(servers: object, restart_delay: Duration | None, member_timeout: 
     clients = []
     for server in servers:
         client = client_of_url(server) if isinstance(server, str) else server
-        known = isinstance(client, Address) or hasattr(client, "connection_pool")
-        if isinstance(client, (Members, Seeds)) or not known:
+        if not (isinstance(client, (Address, Pool)) or hasattr(client, "connection_pool")):
             raise ConfigurationError("servers", server, wanted)
         clients.append(client)
     seen: dict[object, object] = {}
     for given, client in zip(servers, clients, strict=True):
-        address = _address_of(client)
-        if address in seen:
+        place = (client if isinstance(client, (Address, Pool)) else Pool(client.connection_pool)).place
+        if place in seen:
             allowed = "independent servers; these are one and the same"
-            raise ConfigurationError("servers", [seen[address], given], allowed)
-        seen[address] = given
+            raise ConfigurationError("servers", [seen[place], given], allowed)
+        seen[place] = given
     delay_ms = None
     if (delay_s := timeout_of(restart_delay, "restart_delay")) is not None:
         delay_ms = ttl_ms_of(delay_s, "restart_delay") if delay_s else 0
     timeout_s = None if member_timeout is None else ttl_ms_of(member_timeout, "member_timeout") / 1000
     return Members(clients, delay_ms, timeout_s)
-
-
-def _address_of(member: Any) -> object:
-    """Return what members have in common that are one and the same."""
-    if isinstance(member, Address):
-        return member.path or (member.host, member.port)
-    kwargs = member.connection_pool.connection_kwargs
-    if getattr(member.connection_pool, "service_name", None) is not None:
-        return object()
-    return kwargs.get("path") or (kwargs.get("host", "localhost"), kwargs.get("port", 6379))
 
 
 def settings_for(place: Any, settings: Settings) -> Settings:
@@ -132,18 +136,17 @@ def settings_for(place: Any, settings: Settings) -> Settings:
     Where another server can take over, waiters look more often: their inbox stays where it was when a slot moves, and
     hears nothing from a master that hangs. Who does not wait bears a silent server as long as the user's client would.
     """
-    pool = getattr(place, "connection_pool", None)
-    kwargs = getattr(place, "kwargs", None) or getattr(pool or place, "connection_kwargs", None) or {}
-    bears_s = kwargs.get("socket_timeout")
+    if not isinstance(place, (Address, Members, Pool, Seeds)):
+        place = _seeds_of(place) or Pool(place.connection_pool)
+    bears_s = getattr(place, "kwargs", {}).get("socket_timeout")
     if bears_s is not None:
         settings = settings._replace(try_limit_s=bears_s)
-    fails_over = isinstance(place, Seeds) or hasattr(place, "nodes_manager") or hasattr(pool, "service_name")
-    if not fails_over:
-        return settings
-    return settings._replace(recheck_max_s=min(settings.recheck_max_s, _FAILOVER_RECHECK_S))
+    if getattr(place, "fails_over", False):
+        settings = settings._replace(recheck_max_s=min(settings.recheck_max_s, _FAILOVER_RECHECK_S))
+    return settings
 
 
-def client_of_url(url: object) -> Address | OfUrl | Seeds | Members:
+def client_of_url(url: object) -> Address | Pool | Seeds | Members:
     """Return what is behind a URL. Talks to no server."""
     address = address_of_url(url)
     if address is not None:
@@ -174,7 +177,7 @@ _UNREADABLE = (
 )
 
 
-def _made(url: str) -> OfUrl | Seeds | Members:
+def _made(url: str) -> Pool | Seeds | Members:
     parts = urlsplit(url)
     make = _MAKERS.get(parts.scheme)
     if make is None and parts.scheme not in ("redis", "rediss", "unix"):
@@ -192,7 +195,7 @@ def _made(url: str) -> OfUrl | Seeds | Members:
     database = parts.path.strip("/")
     if database and parts.scheme != "unix" and not _is_number(database):
         raise _Unreadable("what follows the address has to be the number of a database, as in redis://localhost:6379/1")
-    return OfUrl(lazily("redis").Redis.from_url(url))
+    return Pool(lazily("redis").Redis.from_url(url).connection_pool)
 
 
 def _is_number(text: str) -> bool:
@@ -231,7 +234,7 @@ def _connection_kwargs(secure: bool, credentials: str, database: str, options: d
     return {**kwargs, "ssl": True} if secure else kwargs
 
 
-def _sentinel(url: str) -> OfUrl:
+def _sentinel(url: str) -> Pool:
     credentials, addresses, path, options = _split(url, 26379)
     if not 1 <= len(path) <= 2:
         raise _Unreadable("the path has to name the service: redis+sentinel://HOST:PORT/SERVICE or /SERVICE/DB")
@@ -250,7 +253,8 @@ def _sentinel(url: str) -> OfUrl:
         from redis.retry import Retry
     of_sentinels["retry"] = Retry(NoBackoff(), 0)
     sentinels = lazily("holdfast._engine.sentinel")
-    return OfUrl(sentinels.Discovery(addresses, sentinel_kwargs=of_sentinels).master_for(path[0], **kwargs))
+    master = sentinels.Discovery(addresses, sentinel_kwargs=of_sentinels).master_for(path[0], **kwargs)
+    return Pool(master.connection_pool)
 
 
 def _cluster(url: str) -> Seeds:
@@ -281,7 +285,7 @@ def _redlock(url: str) -> Members:
     return members_of(servers, ours["restart_delay"], ours["member_timeout"])
 
 
-_MAKERS: dict[str, Callable[[str], OfUrl | Seeds | Members]] = {
+_MAKERS: dict[str, Callable[[str], Pool | Seeds | Members]] = {
     "redis+sentinel": _sentinel,
     "rediss+sentinel": _sentinel,
     "redis+cluster": _cluster,
@@ -319,39 +323,21 @@ def topology_of(place: Any, api: Api) -> Topology:
     if api == "threads":
         refuse_half_patched()
     if isinstance(place, Members):
-        return Topology(*(_server(client, api) for client in place.clients))
-    if not isinstance(place, (Address, OfUrl)):
-        _refuse_part(place, api)
-    seeds = place if isinstance(place, Seeds) else _seeds_of(place)
-    if seeds is None:
-        through_sentinel = getattr(getattr(place, "connection_pool", None), "service_name", None) is not None
-        return Topology(_server(place, api), fails_over=through_sentinel)
-    if seeds is not place:
-        _check_api(place, seeds.connection_class, api)
+        return Topology(*(_server(_found(client, api)) for client in place.clients))
+    found = _found(place, api)
+    if not isinstance(found, Seeds):
+        return Topology(_server(found), fails_over=isinstance(found, Pool) and found.fails_over)
     with importing:
         from holdfast._engine.cluster import Cluster
 
     def connections(host: str, port: int) -> Callable[[], Any]:
-        return _connections(seeds.connection_class, {"host": host, "port": port, **seeds.kwargs})
+        return _connections(found.connection_class, {"host": host, "port": port, **found.kwargs})
 
-    return Cluster(engine(), seeds.addresses, connections)
-
-
-def _server(place: Any, api: Api) -> Server:
-    if isinstance(place, Address):
-        return Server(engine(), place.name, place.connection)
-    if not isinstance(place, OfUrl):
-        _check_client(place, api)
-    pool = place.connection_pool
-    return Server(engine(), _name_of(pool), _connections(pool.connection_class, pool.connection_kwargs))
+    return Cluster(engine(), found.addresses, connections)
 
 
-def _name_of(pool: Any) -> str:
-    """host:port, or the socket's path, or the Sentinel's service, for messages."""
-    kwargs = pool.connection_kwargs
-    if getattr(pool, "service_name", None) is not None:
-        return f"{pool.service_name} (through Sentinel)"
-    return str(kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}")
+def _server(place: Address | Pool) -> Server:
+    return Server(engine(), place.name, place.connection)
 
 
 def _connections(kind: Any, kwargs: dict[str, Any]) -> Callable[[], Any]:
@@ -363,30 +349,30 @@ def _connections(kind: Any, kwargs: dict[str, Any]) -> Callable[[], Any]:
         raise ConfigurationError("redis_client", *error.args) from None
 
 
-def _check_client(client: Any, api: Api) -> None:
-    """Refuse what looks like a client, and is only a part or an imitation of one, or belongs to the other API."""
-    _refuse_part(client, api)
-    pool = getattr(client, "connection_pool", None)
-    connection_class = getattr(pool, "connection_class", None)
-    if not callable(connection_class) or not isinstance(getattr(pool, "connection_kwargs", None), dict):
-        raise ConfigurationError("redis_client", client, _WANTED[api])
-    if any(kind.__module__.startswith("fakeredis.") for kind in getattr(connection_class, "__mro__", ())):
-        raise ConfigurationError("redis_client", type(client).__name__, f"{_WANTED[api]}; {_IMITATION}")
-    _check_api(client, connection_class, api)
+def _found(place: Any, api: Api) -> Any:
+    """Return the `Address`, `Pool` or `Seeds` of a place.
 
-
-def _refuse_part(client: Any, api: Api) -> None:
-    """Refuse what belongs to a client, and is none."""
-    for kind in type(client).__mro__:
+    Refuse what looks like a client, and is only a part or an imitation of one, or belongs to the other API.
+    """
+    if isinstance(place, (Address, Pool, Seeds)):
+        return place
+    for kind in type(place).__mro__:
         part = kind.__name__.removeprefix("Cluster")
         if kind.__module__.partition(".")[0] in ("redis", "valkey") and part in _PARTS:
-            raise ConfigurationError("redis_client", client, f"{_WANTED[api]}; {_PARTS[part]}")
-    if isinstance(client, str):
-        raise ConfigurationError("redis_client", client, f"{_WANTED[api]}, which takes a URL")
-
-
-def _check_api(client: Any, connection_class: Any, api: Api) -> None:
+            raise ConfigurationError("redis_client", place, f"{_WANTED[api]}; {_PARTS[part]}")
+    if isinstance(place, str):
+        raise ConfigurationError("redis_client", place, f"{_WANTED[api]}, which takes a URL")
+    found: Seeds | Pool | None = _seeds_of(place)
+    if found is None:
+        pool = getattr(place, "connection_pool", None)
+        connection_class = getattr(pool, "connection_class", None)
+        if not callable(connection_class) or not isinstance(getattr(pool, "connection_kwargs", None), dict):
+            raise ConfigurationError("redis_client", place, _WANTED[api])
+        if any(kind.__module__.startswith("fakeredis.") for kind in getattr(connection_class, "__mro__", ())):
+            raise ConfigurationError("redis_client", type(place).__name__, f"{_WANTED[api]}; {_IMITATION}")
+        found = Pool(pool)
     with importing:
         from holdfast._engine.twins import is_asyncio
-    if is_asyncio(connection_class) != (api == "asyncio"):
-        raise ConfigurationError("redis_client", client, f"{_WANTED[api]}; {_OF_THE_OTHER[api]}")
+    if is_asyncio(found.connection_class) != (api == "asyncio"):
+        raise ConfigurationError("redis_client", place, f"{_WANTED[api]}; {_OF_THE_OTHER[api]}")
+    return found

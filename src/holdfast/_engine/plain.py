@@ -38,6 +38,11 @@ class Address(NamedTuple):
         return self.path if self.path is not None else f"{self.host}:{self.port}"
 
     def connection(self) -> Connection:
+    @property
+    def place(self) -> object:
+        """Name what is the same of one and the same server."""
+        return self.path or (self.host, self.port)
+
         """A new connection, not yet made."""
         return Connection(self)
 
