@@ -17,7 +17,6 @@ from holdfast._core.failure import RequestFailed
 from holdfast._engine.handshake import connection_failed, is_tls, late
 from holdfast._engine.matching import PUSHES
 from holdfast._engine.pack import pack_command
-from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import importing
 
 __all__ = ["CONNECT_TIMEOUT_S", "Dial", "disconnect"]
@@ -130,8 +129,6 @@ def _connect(connection: Any, server: Any) -> None:
 
 def _prepare(connection: Any) -> None:
     """Nothing is repeated behind our back; each step has a limit; notices of maintenance would not be read."""
-    if hasattr(connection, "until"):
-        connection.until = clock() + CONNECT_TIMEOUT_S  # one of our own
     if hasattr(connection, "retry"):
         with importing:
             from redis.backoff import NoBackoff

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import hiredis
 
 from holdfast._core.failure import RequestFailed, refusal
+from holdfast._engine.dial import CONNECT_TIMEOUT_S
 from holdfast._engine.handshake import unreachable
 from holdfast._engine.pack import pack_command
 from holdfast._runtime.clock import clock
@@ -37,12 +38,12 @@ class Address(NamedTuple):
         """For messages."""
         return self.path if self.path is not None else f"{self.host}:{self.port}"
 
-    def connection(self) -> Connection:
     @property
     def place(self) -> object:
         """Name what is the same of one and the same server."""
         return self.path or (self.host, self.port)
 
+    def connection(self) -> Connection:
         """A new connection, not yet made."""
         return Connection(self)
 
@@ -51,26 +52,24 @@ class Address(NamedTuple):
 
 
 class Connection:
-    """What a `Wire` needs of a connection, made by the time that `until` says."""
+    """What a link needs of a connection, made within `timeout_s`."""
+
+    timeout_s = CONNECT_TIMEOUT_S
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._sock: socket.socket | None = None
-        #: When it has to be made, on our clock: set by the code that connects.
-        self.until = float("inf")
-        #: Both are set by the code that connects, s.
-        self.socket_connect_timeout: float | None = None
-        self.socket_timeout: float | None = None
 
     def connect(self) -> None:
         """Connect and introduce ourselves. Raises `RequestFailed`; then nothing of the caller's was sent."""
+        self._until = clock() + self.timeout_s
         try:
             self._sock = self._dial()
             self._introduce(self._sock)
         except BaseException as error:
             self.disconnect()
             if isinstance(error, TimeoutError):
-                message, name = f"no answer within {self.socket_timeout:.3g} s", self._address.name
+                message, name = f"no answer within {self.timeout_s:.3g} s", self._address.name
                 raise RequestFailed("refused", message, name, maybe_executed=False, transient=True) from None
             if isinstance(error, (OSError, hiredis.ProtocolError)):
                 raise unreachable(error, self._address.name) from error
@@ -87,7 +86,7 @@ class Connection:
         for family, kind, protocol, _, where in places:
             sock = opened(family, kind, protocol)
             try:
-                sock.settimeout(self._left_s(self.socket_connect_timeout))
+                sock.settimeout(self._left_s())
                 sock.connect(where)
                 if address.path is None:
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -100,14 +99,12 @@ class Connection:
                 refused = refused or error
         raise refused or OSError("the name has no address")
 
-    def _left_s(self, limit_s: float | None) -> float | None:
-        """How long one step may take: what is left, and not more than the limit. Raises TimeoutError."""
-        left_s = self.until - clock()
+    def _left_s(self) -> float:
+        """How long one step may take. Raises TimeoutError."""
+        left_s = self._until - clock()
         if left_s <= 0:
             raise TimeoutError("the time is over")
-        if left_s == float("inf"):
-            return limit_s
-        return left_s if limit_s is None else min(left_s, limit_s)
+        return left_s
 
     def _introduce(self, sock: socket.socket) -> None:
         address = self._address
@@ -122,12 +119,12 @@ class Connection:
         sounding = not commands
         if sounding:
             commands.append(("PING",))
-        sock.settimeout(self._left_s(self.socket_timeout))
+        sock.settimeout(self._left_s())
         sock.sendall(b"".join(map(pack_command, commands)))
         reader = hiredis.Reader()
         for _ in commands:
             while (reply := reader.gets()) is False:
-                sock.settimeout(self._left_s(self.socket_timeout))
+                sock.settimeout(self._left_s())
                 data = sock.recv(4096)
                 if not data:
                     raise ConnectionResetError("the server closed the connection")
