@@ -202,11 +202,7 @@ class Link(Matching):
     def alone(self, ask: Ask) -> None:
         """By the engine: send it not together with others."""
         ask.group = None
-        self._queue.append(ask)
-        if self.ended:
-            self._engine.soon(self.rescue)  # which answers it
-        else:
-            self._engine.flushes[self] = None  # what it was part of may have been read by a caller
+        self.send(ask)
 
     # -- requests of callers ----------------------------------------------------------------------
 
