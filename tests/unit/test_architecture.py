@@ -126,7 +126,9 @@ PACKAGE: dict[str, Room] = {
     "testing": Room(_PUBLIC | {"_core", "_api"}, frozenset({"pytest"})),
     "compat": Room(_PUBLIC | {"_async", "_sync"}, frozenset({"redis", "django_redis", "django"})),
     "web": Room(_PUBLIC | {"_api.changes"}, frozenset({"starlette"})),
-    "cli": Room(_PUBLIC | {"web", "_core.rights", "_runtime.clock"}, _CLIENTS | {"starlette", "uvicorn"}),
+    "cli": Room(
+        _PUBLIC | {"web", "_core.rights", "_runtime.clock", "_runtime.waits"}, _CLIENTS | {"starlette", "uvicorn"}
+    ),
     "__main__": Room(frozenset({"cli"})),
 }
 #: What the names of modules in each folder begin with.

@@ -63,7 +63,6 @@ class Guard:
 def _become_guard(hears: int, mask: Mask) -> NoReturn:
     for number in _IGNORED:
         change(number, signal.SIG_IGN)
-    signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.setsid()
     os.chdir("/")

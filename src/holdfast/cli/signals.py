@@ -1,21 +1,21 @@
-"""Signals as messages: caught, and read from a pipe when there is time for them.
+"""Signals as messages: caught, and read when there is time for them.
 
 Laws: a signal that was ignored when we were started stays ignored, for us and for the command (nohup); none is lost.
 
-Theory: Python's wakeup descriptor writes the number of each signal that comes into a pipe; other threads write a zero
-to have the reader look around. The handler only cancels what `ending` was given to, which is safe at any moment.
-What we fork starts with signals held back, puts everything as it was, and then lets them come.
+Theory: the handler notes the number, cancels what waits with `ending`, and rings a bell: all safe at any moment. Other
+threads ring the bell to have the reader look around. What we fork starts with signals held back, puts everything as it
+was, and then lets them come.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import signal
+from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import NoReturn, TypeAlias
 
+from holdfast._runtime.waits import ring, silent_bell
 from holdfast.cli import exits
 
 __all__ = ["ENDING", "JOBS", "PASSED_ON", "Mask", "Signals", "as_before", "change", "forked"]
@@ -54,7 +54,6 @@ def forked(become: Callable[[Mask], NoReturn]) -> int:
 
 def as_before(mask: Mask) -> None:
     """In a child: signals are what they were when we were started, and come through."""
-    signal.set_wakeup_fd(-1)
     for number, ignored in _changed.items():
         signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -69,13 +68,11 @@ class Signals:
         #: Set once a signal of `ENDING` has come, and the first of these; 0: none.
         self.ending = Cancel()
         self.ended_by = 0
+        self._unread: deque[int] = deque()
+        self._bell = silent_bell()
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             change(signal.SIGINT, signal.SIG_DFL)  # no KeyboardInterrupt: it could come at any line
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a process that ignores it never learns how a child ended
-        self._hears, self._tells = os.pipe()
-        os.set_blocking(self._hears, False)
-        os.set_blocking(self._tells, False)
-        signal.set_wakeup_fd(self._tells, warn_on_full_buffer=False)
         self.catch((signal.SIGCHLD,))
 
     def catch(self, numbers: Iterable[int]) -> None:
@@ -85,24 +82,17 @@ class Signals:
                 change(number, self._came)
 
     def _came(self, number: int, _frame: object) -> None:
+        self._unread.append(number)
         if number in ENDING:
             self.ended_by = self.ended_by or number
             self.ending.set()
-
-    @property
-    def fd(self) -> int:
-        """Can be read when there is something for `wait`."""
-        return self._hears
+        self.poke()
 
     def poke(self, *_: object) -> None:
         """Let the reader look around; from any thread."""
-        with suppress(BlockingIOError):  # it has enough to read already
-            os.write(self._tells, b"\0")
+        ring(self._bell)
 
-    def wait(self, timeout_s: float | None) -> list[int]:
+    def wait(self, timeout_s: float) -> list[int]:
         """The signals that have come, waiting for the first one (or a poke); empty after the time."""
-        if timeout_s is not None:
-            timeout_s = max(0.0, timeout_s)
-        if not select.select([self._hears], [], [], timeout_s)[0]:
-            return []
-        return [number for number in os.read(self._hears, 4096) if number]
+        self._bell.acquire(True, timeout_s)
+        return [self._unread.popleft() for _ in range(len(self._unread))]

@@ -42,8 +42,8 @@ _TERM_PART, _TERM_MOST_S = 1 / 4, 15.0
 #: Killed when this part of the lease is left, but not more than the second (s): no machine is that slow.
 _KILL_PART, _KILL_MOST_S = 1 / 20, 2.0
 #: How often the deadline is looked at, as a part of the lease and in s: often enough that the guard hears of a renewal
-#: (due after a third) long before it would act.
-_LOOK_PART, _LOOK_MOST_S = 1 / 8, 5.0
+#: (due after a third) long before it would act, and for a signal that the system gave to another thread.
+_LOOK_PART, _LOOK_MOST_S = 1 / 8, 1.0
 #: How long a lease that was broken waits for the end of its command, s: more than the holder is given.
 _KILL_S = 1.0
 #: How long the renewal that brings a lease to its ttl is waited for before the command begins, looking this often, s.

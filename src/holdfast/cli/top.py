@@ -3,7 +3,7 @@
 Laws: the terminal is left as it was found, however we end (Ctrl-C, Ctrl-Z, SIGTERM, a mistake of ours); a server that
 is slow or gone holds up no key.
 
-Theory: a thread of its own looks at the locks and pokes the main one, which alone reads keys and draws. What is drawn
+Theory: threads of their own look at the locks and read keys, and poke the main one, which alone draws. What is drawn
 is a whole screen from its upper left corner, each line to its end, so that nothing flickers and a resize needs
 no more than another drawing.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import select
 import shutil
 import signal
 import sys
@@ -48,8 +47,8 @@ exit status: 0 when the server answered; 64 usage  69 server not available  77 a
 _HEADS = ("KIND", "NAME", "HELD BY", "FOR", "LEFT", "WAITERS", "OLDEST")
 _KEYS = {"w": "waiters", "h": "hold", "r": "rate"}
 _SORTS = tuple(_KEYS.values())
-#: Between two looks, at least, s.
-_INTERVAL_LEAST_S = 0.1
+#: Between two looks, at least, and between two drawings, at most, s.
+_INTERVAL_LEAST_S, _DRAWN_S = 0.1, 1.0
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # another screen, no cursor, no wrapping
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
@@ -171,15 +170,14 @@ class _Screen:
 
         self._signals.catch((*ENDING, *JOBS, signal.SIGWINCH))
         before = termios.tcgetattr(0)
-        looker = threading.Thread(target=self._look, name="holdfast-top", daemon=True)
         try:
             tty.setcbreak(0)
             _write(_ENTER)
-            looker.start()
-            while True:
+            for work in (self._look, self._read_keys):
+                threading.Thread(target=work, name="holdfast-top", daemon=True).start()
+            while not self._ended.is_set():
                 self._draw()
-                numbers, key = self._next()
-                if signal.SIGTSTP in numbers:
+                if signal.SIGTSTP in self._signals.wait(_DRAWN_S):
                     _write(_LEAVE)
                     termios.tcsetattr(0, termios.TCSADRAIN, before)
                     os.kill(os.getpid(), signal.SIGSTOP)
@@ -187,9 +185,7 @@ class _Screen:
                     _write(_ENTER)
                 if self._signals.ended_by:
                     return exits.SIGNALLED + self._signals.ended_by
-                if key == "q":
-                    return exits.OK
-                self._sort = _KEYS.get(key, self._sort)
+            return exits.OK
         finally:
             self._ended.set()
             _write(_LEAVE)
@@ -206,14 +202,16 @@ class _Screen:
             self._signals.poke()
             self._ended.wait(self._interval_s)
 
-    def _next(self) -> tuple[list[int], str]:
-        """The signals and the key that have come, when something has."""
-        ready = select.select([0, self._signals.fd], [], [])[0]
-        key = ""
-        if 0 in ready:
-            read = os.read(0, 64).decode("latin-1")
-            key = read[0].lower() if len(read) == 1 else ("" if read else "q")  # an arrow is several; the end ends us
-        return self._signals.wait(0), key
+    def _read_keys(self) -> None:
+        while not self._ended.is_set():
+            try:
+                key = os.read(0, 64).decode("latin-1").lower()  # several of an arrow
+            except OSError:
+                key = ""  # it has hung up
+            if key in ("q", ""):
+                self._ended.set()
+            self._sort = _KEYS.get(key, self._sort)
+            self._signals.poke()
 
     def _draw(self) -> None:
         size = shutil.get_terminal_size()
