@@ -19,6 +19,7 @@ from holdfast._engine.link import Link
 from holdfast._engine.requests import Ask
 from holdfast._engine.server import Server
 from holdfast._front.bodies import Body, closers
+from holdfast._runtime.waits import Settable
 
 __all__ = ["Home", "Loop", "wake"]
 
@@ -32,36 +33,25 @@ def wake(future: Any) -> None:
         future.set_result(None)
 
 
-class Flag:
+class Flag(Settable):
     """What `asyncio.Event` is; set by any thread."""
 
-    __slots__ = ("_bells", "_home", "_is_set")
+    __slots__ = ("_home",)
 
     def __init__(self, home: Home) -> None:
+        super().__init__()
         self._home = home
-        self._bells: dict[int, Callable[[], None]] = {}
-        self._is_set = False
-
-    def is_set(self) -> bool:
-        """True if the flag is set."""
-        return self._is_set
-
-    def set(self) -> None:
-        """Set it, and wake those that wait for it."""
-        self._is_set = True
-        for ring in snapshot(self._bells.values()):
-            ring()
 
     async def wait_s(self, timeout_s: float | None) -> bool:
         """Wait until it is set; whether it is."""
         home = self._home.front.home
         future = home.loop.future()
-        self._bells[id(future)] = partial(home.ring, future)
+        self.rings[id(future)] = partial(home.ring, future)
         try:
             if not self._is_set:
                 await home.loop.within(future, timeout_s)
         finally:
-            self._bells.pop(id(future), None)
+            self.rings.pop(id(future), None)
         return self._is_set
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from holdfast._core.snapshot import snapshot
 from holdfast._runtime.waits import Flag
 
 __all__ = ["Cancel", "Cancelled"]
@@ -34,13 +33,10 @@ class Cancel(threading.Event):
     def __init__(self) -> None:
         super().__init__()
         self._cancelled = Flag()
-        self._watchers: dict[int, Callable[[], None]] = {}
 
     def set(self) -> None:
         """Cancel those that wait, and all that come later."""
         self._cancelled.set()
-        for watcher in snapshot(self._watchers.values()):
-            watcher()
 
     def is_set(self) -> bool:
         """True if `set` was called."""
@@ -57,7 +53,7 @@ class Cancel(threading.Event):
         return self._cancelled.wait_s(timeout)
 
     def _watch(self, watcher: Callable[[], None]) -> None:
-        self._watchers[id(watcher)] = watcher
+        self._cancelled.rings[id(watcher)] = watcher
 
     def _unwatch(self, watcher: Callable[[], None]) -> None:
-        self._watchers.pop(id(watcher), None)
+        self._cancelled.rings.pop(id(watcher), None)

@@ -39,10 +39,10 @@ class Teller:
     def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
         self._later = later
         #: Calls for which no thread could be started, and what wakes the spare one.
-        self._waiting: deque[tuple[Callable[[Any], object], Any, object]] = deque()
+        self._waiting: deque[Callable[[], object]] = deque()
         self._bell = silent_bell()
         self._spare: threading.Thread | None = None
-        self._untold: set[object] = set()
+        self._untold: set[Callable[[], object]] = set()
         self._stopped = False
 
     def flag(self) -> Flag:
@@ -57,12 +57,12 @@ class Teller:
 
     def tell(self, function: Callable[[Any], object], argument: Any) -> None:
         """Call it soon. Never raises."""
-        one = function, argument, object()
-        self._untold.add(one[2])
-        start_thread(_NAME, partial(self._call, *one), partial(self._wait, one))
+        call = partial(function, argument)
+        self._untold.add(call)
+        start_thread(_NAME, partial(self._call, call), partial(self._wait, call))
 
-    def _wait(self, one: tuple[Callable[[Any], object], Any, object], _error: BaseException) -> None:
-        self._waiting.append(one)
+    def _wait(self, call: Callable[[], object], _error: BaseException) -> None:
+        self._waiting.append(call)
         ring(self._bell)
         self.prepare()
 
@@ -79,15 +79,15 @@ class Teller:
         self._stopped = True
         ring(self._bell)
 
-    def _call(self, function: Callable[[Any], object], argument: Any, ticket: object) -> None:
+    def _call(self, call: Callable[[], object]) -> None:
         try:
-            function(argument)
+            call()
         except SystemExit:
             pass  # as in any thread
         except BaseException:
             report()
         finally:
-            self._untold.discard(ticket)
+            self._untold.discard(call)
 
     def _serve(self) -> None:
         spare = self._spare
@@ -96,9 +96,9 @@ class Teller:
         self._spare = threading.current_thread()
         while wait(self._bell, lambda: bool(self._waiting) or self._stopped, None):
             try:
-                one = self._waiting.popleft()
+                call = self._waiting.popleft()
             except IndexError:
                 if self._stopped:
                     return
             else:
-                self._call(*one)
+                self._call(call)

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from holdfast._core.snapshot import snapshot
 from holdfast._runtime.clock import clock
 
-__all__ = ["SLICE_S", "Flag", "ring", "silent_bell", "wait"]
+__all__ = ["SLICE_S", "Flag", "Settable", "ring", "silent_bell", "wait"]
 
 #: No wait lasts longer than this before the clock is looked at again, s: it may count time asleep, and it bounds what a
 #: wake-up that got lost costs.
@@ -56,13 +57,14 @@ def wait(bell: Any, condition: Callable[[], bool], timeout_s: float | None) -> b
     return True
 
 
-class Flag:
-    """What `threading.Event` is."""
+class Settable:
+    """What is set by any thread, and rings then for those that wait."""
 
-    __slots__ = ("_bells", "_is_set")
+    __slots__ = ("_is_set", "rings")
 
     def __init__(self) -> None:
-        self._bells: dict[int, Any] = {}
+        #: Called when it is set: each by the id of what it rings.
+        self.rings: dict[int, Callable[[], None]] = {}
         self._is_set = False
 
     def is_set(self) -> bool:
@@ -72,20 +74,26 @@ class Flag:
     def set(self) -> None:
         """Set it, and wake those that wait for it."""
         self._is_set = True
-        for bell in snapshot(self._bells.values()):
-            ring(bell)
+        for each in snapshot(self.rings.values()):
+            each()
 
     def clear(self) -> None:
         """Unset it."""
         self._is_set = False
+
+
+class Flag(Settable):
+    """What `threading.Event` is."""
+
+    __slots__ = ()
 
     def wait_s(self, timeout_s: float | None) -> bool:
         """Wait until it is set; whether it is."""
         if self._is_set or (timeout_s is not None and timeout_s <= 0):
             return self._is_set
         bell = silent_bell()
-        self._bells[id(bell)] = bell
+        self.rings[id(bell)] = partial(ring, bell)
         try:
             return wait(bell, self.is_set, timeout_s)
         finally:
-            self._bells.pop(id(bell), None)
+            self.rings.pop(id(bell), None)
