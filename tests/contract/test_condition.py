@@ -77,7 +77,7 @@ def test_wait_lets_go_and_notify_brings_back(party: Any, raw: Any, unique_name: 
 def test_what_is_held_again_has_the_options_of_the_lock(party: Any) -> None:
     one = party(max_hold=10, at_least=0.01)
     lease = one.enter()
-    assert one.wait(timeout=0.05).result() is False
+    assert one.wait(timeout=0.5).result() is False  # on a busy machine, too, it hears in time that it is listened to
     assert 0 < lease.remaining() <= 10
     one.leave()
 

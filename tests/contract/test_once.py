@@ -186,7 +186,7 @@ def test_waiting_for_a_value_is_bounded(locks: Any, others: Any, api: Api, raw: 
     first = api.start(locks.get_or_set, unique_name, maker.function, expire=30)
     assert maker.entered.wait(PATIENCE_S)
     with pytest.raises(AcquireTimeout, match=unique_name):
-        others.get_or_set(unique_name, maker.function, expire=30, timeout=0.1)
+        others.get_or_set(unique_name, maker.function, expire=30, timeout=0.5)
     maker.go_on.set()
     assert first.result(PATIENCE_S) == b"value"
     assert maker.calls == 1
