@@ -514,7 +514,7 @@ def _run_thread(channel: socket.socket, gate: _Gate, kept: list[object]) -> None
 def _preload() -> None:
     """Import what clients will need, once for all of them. Libraries' warnings are no output of the lab."""
     logging.getLogger().addHandler(logging.NullHandler())
-    for module in ("redis", "redis.lock", "redis_lock", "holdfast.asyncio"):
+    for module in ("redis", "redis.lock", "redis_lock", "holdfast.asyncio", "encodings.idna"):
         with contextlib.suppress(ImportError):
             __import__(module)
 
