@@ -16,7 +16,7 @@ from holdfast._async.lease import Lease
 from holdfast._async.lock import Lock
 from holdfast._core import condition
 from holdfast._core.record import LeaseRecord
-from holdfast._core.waiting import Grant, wait_for
+from holdfast._core.waiting import Grant
 from holdfast._runtime.clock import clock
 from holdfast.errors import NotHeld
 
@@ -75,7 +75,7 @@ class Condition(Enterable[Lease]):
         that takes. When it raises (`LeaseLost`, `NotHeld`, the server's errors, or cancelled), the lock is not
         held any more: its lease is released, and a notification that had come is passed on.
         """
-        timeout_s = timeout_of(timeout)
+        timeout_s = None if timeout is None else max(timeout_of(timeout) or 0.0, 0.001)
         lease = self._lease("wait()")
         lock, record, driver = self._lock, lease._record, lease._driver
         session = self._session
@@ -94,14 +94,11 @@ class Condition(Enterable[Lease]):
                 raise lease._ended("wait()")
             if record.turn is not None:
                 record.turn.lost()  # for waiters behind it inside of this client: it is not handed on there
-            protocol = wait_for(acquisition, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
-            # sync: got = wait_turn(session, lock.name, "lock", acquisition, protocol, cancel)
-            got = await wait_turn(session, lock.name, "lock", acquisition, protocol)
+            # sync: got = wait_turn(session, "lock", acquisition, timeout_s, True, cancel)
+            got = await wait_turn(session, "lock", acquisition, timeout_s, True)
             assert isinstance(got, Grant)
             again = lock._record(token, got)
-            again.on_loss = record.on_loss
-            again.report, again.lease = record.report, record.lease
-            again.home = record.home
+            again.report, again.lease, again.home = record.report, record.lease, record.home
             # sync-drop
             for block in lease._bodies or ():
                 block.record = again

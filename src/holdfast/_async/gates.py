@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from holdfast._api.options import Duration, check_count, timeout_of
+from holdfast._api.options import COUNT_MAX, PARTIES_MAX, Duration, check_count, check_name, timeout_of, ttl_ms_of
 from holdfast._async.kernel import wait_turn
 from holdfast._async.lifecycle import Session
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import BARRIER, EVENT, LATCH, Kind
 from holdfast._core.openings import BarrierAcquisition, GateAcquisition, move, move_barrier
-from holdfast._core.waiting import Grant, wait_for
+from holdfast._core.waiting import Grant
 from holdfast.errors import BrokenBarrierError
 
 __all__ = ["Barrier", "CountDownLatch", "Event"]
 
 
 class _Named:
-    """`declared`: a number that all clients give; `retain_ms`: how long the server keeps it after the last use."""
+    """`declared`: a number that all clients give; `retain`: how long the server keeps it after the last use."""
 
     _kind: Kind
+    #: What the number is called, and the greatest that is allowed.
+    _counts = "count", COUNT_MAX
 
-    def __init__(self, session: Session, name: str, declared: int, retain_ms: int) -> None:
+    def __init__(self, session: Session, name: str, declared: int, retain: Duration) -> None:
         self._session = session
-        self._name = name
-        self._declared = declared
-        self._retain_ms = retain_ms
+        self._name = check_name(name)
+        argument, most = self._counts
+        self._declared = check_count(argument, declared, 1, most)
+        self._retain_ms = ttl_ms_of(retain, "retain")
         self._keys = lock_keys(session.namespace, name).of(self._kind)
 
     @property
@@ -36,14 +39,12 @@ class _Gate(_Named):
     # sync: def wait(self, timeout: Duration | None = None, cancel: Cancel | None = None) -> bool:
     async def wait(self, timeout: Duration | None = None) -> bool:
         """Wait until it is open, `timeout` seconds at most; returns whether it is."""
-        timeout_s = timeout_of(timeout)
-        session = self._session
-        token = session.new_token()
-        declared = (self._declared, self._retain_ms)
+        timeout_s, session = timeout_of(timeout), self._session
+        token, declared = session.new_token(), (self._declared, self._retain_ms)
         acquisition = GateAcquisition(self._kind, self._keys, token, *declared, session.settings)
-        protocol = wait_for(acquisition, timeout_s, listening=session.driver.listening(acquisition.key))
-        # sync: got = wait_turn(session, self._name, self._kind.name, acquisition, protocol, cancel)
-        got = await wait_turn(session, self._name, self._kind.name, acquisition, protocol)
+        listening = session.driver.listening(acquisition.key)
+        # sync: got = wait_turn(session, self._kind.name, acquisition, timeout_s, listening, cancel)
+        got = await wait_turn(session, self._kind.name, acquisition, timeout_s, listening)
         return isinstance(got, Grant)
 
     async def _move(self, what: str | int) -> int:
@@ -63,7 +64,7 @@ class CountDownLatch(_Gate):
 
     async def count_down(self, n: int = 1) -> int:
         """Count down by `n`; returns what is left. Below zero it stays zero."""
-        return await self._move(check_count("n", n, 1, 1_000_000_000))
+        return await self._move(check_count("n", n, 1, COUNT_MAX))
 
     async def remaining(self) -> int:
         """Return how much is left to count. Only good for reporting."""
@@ -78,8 +79,8 @@ class Event(_Gate):
 
     _kind = EVENT
 
-    def __init__(self, session: Session, name: str, retain_ms: int) -> None:
-        super().__init__(session, name, 1, retain_ms)
+    def __init__(self, session: Session, name: str, retain: Duration) -> None:
+        super().__init__(session, name, 1, retain)
 
     async def set(self) -> None:
         """Set it: all who wait go on, also if it is cleared before they notice."""
@@ -105,6 +106,7 @@ class Barrier(_Named):
     """
 
     _kind = BARRIER
+    _counts = "parties", PARTIES_MAX
 
     @property
     def parties(self) -> int:
@@ -118,13 +120,11 @@ class Barrier(_Named):
 
         Raises `BrokenBarrierError` when the time of any party was over, or it was broken or reset while waiting.
         """
-        timeout_s = timeout_of(timeout)
-        session = self._session
+        timeout_s, session = timeout_of(timeout), self._session
         token, declared = session.new_token(), (self._declared, self._retain_ms)
         acquisition = BarrierAcquisition(self._keys, token, *declared, session.settings)
-        protocol = wait_for(acquisition, timeout_s, listening=True)
-        # sync: got = wait_turn(session, self._name, self._kind.name, acquisition, protocol, cancel)
-        got = await wait_turn(session, self._name, self._kind.name, acquisition, protocol)
+        # sync: got = wait_turn(session, self._kind.name, acquisition, timeout_s, True, cancel)
+        got = await wait_turn(session, self._kind.name, acquisition, timeout_s, True)
         if not isinstance(got, Grant):
             raise BrokenBarrierError(self._name)
         return got.fence

@@ -23,7 +23,7 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
 from holdfast._core.tenure import LocalWaiter, is_alone
 from holdfast._core.tokens import KEPT
-from holdfast._core.waiting import Acquisition, Busy, Grant
+from holdfast._core.waiting import Acquisition, Busy, Grant, wait_for
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import lazily
 
@@ -167,10 +167,12 @@ def _introduced(introduce: Callable[[], None], start: Callable[..., Protocol[R]]
     return start(*how)
 
 
-# sync: def wait_turn(session: Session, name: str, kind: str, acquisition: Acquisition, protocol: Protocol[R], cancel: Cancel | None = None) -> R:
-async def wait_turn(session: Session, name: str, kind: str, acquisition: Acquisition, protocol: Protocol[R]) -> R:
-    """Run the waiting for a turn that is no lease: an interruption leaves nothing in the queue."""
-    driver = session.driver
+# sync: def wait_turn(session: Session, kind: str, acquisition: Acquisition, timeout_s: float | None, listening: bool, cancel: Cancel | None) -> Grant | Busy:
+async def wait_turn(
+    session: Session, kind: str, acquisition: Acquisition, timeout_s: float | None, listening: bool
+) -> Grant | Busy:
+    """Wait for a turn that is no lease: an interruption leaves nothing in the queue."""
+    driver, protocol = session.driver, wait_for(acquisition, timeout_s, listening=listening)
     try:
         # sync-add: _check_cancel(cancel)
         if driver.closed:
@@ -181,7 +183,7 @@ async def wait_turn(session: Session, name: str, kind: str, acquisition: Acquisi
         raise session.public(failure) from None
     # sync-add: except Cancelled:
     # sync-add:     driver.spawn(acquisition.give_back())
-    # sync-add:     raise AcquireCancelled(name, kind) from None
+    # sync-add:     raise AcquireCancelled(acquisition.name, kind) from None
     except HoldfastError:
         protocol.close()
         raise  # the protocol has seen to it

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
-from holdfast._api.options import Options
+from holdfast._api.options import Options, check_names
 from holdfast._async.lease import Lease
 from holdfast._async.lifecycle import Session
 from holdfast._async.lock import Leasable
@@ -27,11 +26,11 @@ class MultiLock(Leasable[Lease]):
     _kind = "multilock"
     _mark = multilock.MULTI
 
-    def __init__(self, session: Session, names: Sequence[str], options: Options) -> None:
+    def __init__(self, session: Session, names: tuple[str, ...], options: Options) -> None:
+        self._names = check_names(names)
         super().__init__(session, " + ".join(names), options)
         if self._most_waiting:
             raise ConfigurationError("queue_limit", self._most_waiting, "0, or None, for several locks at once")
-        self._names = tuple(names)
         self._owned_as = tuple(f"lock:{name}" for name in names)
         all_keys, together = [lock_keys(session.namespace, name) for name in names], not session.moves
         first = multilock.group(all_keys, together)[0][0]

@@ -39,11 +39,11 @@ class Semaphore(Leasable[Lease]):
     _label = "semaphore"
     _mark = "1."
 
-    def __init__(self, session: Session, name: str, options: Options, declared: int) -> None:
+    def __init__(self, session: Session, name: str, options: Options, permits: int | None) -> None:
         super().__init__(session, name, options)
         self._owned_as = ()
         self._keys = lock_keys(session.namespace, name).of(SEMAPHORE)
-        self._declare(declared)
+        self._declare(0 if permits is None else check_count("permits", permits, 1, PERMITS_MAX))
 
     def _declare(self, permits: int) -> None:
         self._declared, keys = permits, self._keys

@@ -15,8 +15,6 @@ from holdfast._api.decorated import name_of
 from holdfast._api.endpoints import client_of_url, members_of
 from holdfast._api.handles import read_handle
 from holdfast._api.options import (
-    COUNT_MAX,
-    PARTIES_MAX,
     PERMITS_MAX,
     Duration,
     LeaseOptions,
@@ -24,7 +22,6 @@ from holdfast._api.options import (
     check_bool,
     check_count,
     check_name,
-    check_names,
     check_namespace,
     explains_options,
     lock_options_of,
@@ -242,8 +239,7 @@ class Client:
         `DeclarationMismatch` when it is used. `resize` changes it for all. Not related to the lock of that name.
         """
         session = self._on_one_server("a semaphore")
-        declared = 0 if permits is None else check_count("permits", permits, 1, PERMITS_MAX)
-        return Semaphore(session, check_name(name), options_of(options, self._options), declared)
+        return Semaphore(session, check_name(name), options_of(options, self._options), permits)
 
     @explains_options
     def multilock(self, *names: str, **options: Unpack[LeaseOptions]) -> MultiLock:
@@ -256,7 +252,7 @@ class Client:
         order) may be held already. One fencing token for all.
         """
         session = self._on_one_server("several locks at once")
-        return MultiLock(session, check_names(names), options_of(options, self._options))
+        return MultiLock(session, names, options_of(options, self._options))
 
     def condition(self, lock: Lock, name: str = "default") -> Condition:
         """A condition of `lock` (one that this client made), to wait for what other holders of the lock do.
@@ -264,8 +260,7 @@ class Client:
         `name` tells apart several conditions of one lock. A wait that ends holds the lock again under the options of
         the lock.
         """
-        session = self._on_one_server("a condition")
-        if type(lock) is not Lock or lock._session is not session:
+        if type(lock) is not Lock or lock._session is not self._on_one_server("a condition"):
             raise ConfigurationError("lock", lock, "a lock that this client has made")
         return Condition(lock, check_name(name))
 
@@ -274,23 +269,21 @@ class Client:
 
         All declare the same `count`. The server forgets it `retain` seconds after its last use.
         """
-        declared = check_count("count", count, 1, COUNT_MAX)
-        return CountDownLatch(self._on_one_server("a latch"), check_name(name), declared, ttl_ms_of(retain, "retain"))
+        return CountDownLatch(self._on_one_server("a latch"), name, count, retain)
 
     def event(self, name: str, *, retain: Duration = _DAY_S) -> Event:
         """An event called `name`, as `threading.Event`, for processes anywhere.
 
         The server forgets that it was set `retain` seconds after its last use.
         """
-        return Event(self._on_one_server("an event"), check_name(name), ttl_ms_of(retain, "retain"))
+        return Event(self._on_one_server("an event"), name, retain)
 
     def barrier(self, name: str, parties: int, *, retain: Duration = _DAY_S) -> Barrier:
         """A barrier called `name` for `parties` (1 to 1,000), as `threading.Barrier`, for processes anywhere.
 
         All declare the same `parties`. The server forgets it `retain` seconds after its last use.
         """
-        declared = check_count("parties", parties, 1, PARTIES_MAX)
-        return Barrier(self._on_one_server("a barrier"), check_name(name), declared, ttl_ms_of(retain, "retain"))
+        return Barrier(self._on_one_server("a barrier"), name, parties, retain)
 
     @explains_options
     def election(self, name: str, **options: Unpack[LeaseOptions]) -> Election:
@@ -403,8 +396,7 @@ class Client:
 
     def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
         """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""
-        session = self._on_one_server("an optimistic write")
-        return Optimistic(session, check_names(keys), check_count("attempts", attempts, 1, 1_000_000))
+        return Optimistic(self._on_one_server("an optimistic write"), keys, attempts)
 
     def compare_and_set(
         self,

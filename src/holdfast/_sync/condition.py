@@ -14,7 +14,7 @@ from holdfast._api.decorated import check_callable
 from holdfast._api.options import Duration, check_count, timeout_of
 from holdfast._core import condition
 from holdfast._core.record import LeaseRecord
-from holdfast._core.waiting import Grant, wait_for
+from holdfast._core.waiting import Grant
 from holdfast._runtime.cancel import Cancel
 from holdfast._runtime.clock import clock
 from holdfast._sync.entering import Enterable
@@ -76,7 +76,7 @@ class Condition(Enterable[Lease]):
         that takes. When it raises (`LeaseLost`, `NotHeld`, `AcquireCancelled`, the server's errors), the lock is not
         held any more: its lease is released, and a notification that had come is passed on.
         """
-        timeout_s = timeout_of(timeout)
+        timeout_s = None if timeout is None else max(timeout_of(timeout) or 0.0, 0.001)
         lease = self._lease("wait()")
         lock, record, driver = self._lock, lease._record, lease._driver
         session = self._session
@@ -95,13 +95,10 @@ class Condition(Enterable[Lease]):
                 raise lease._ended("wait()")
             if record.turn is not None:
                 record.turn.lost()  # for waiters behind it inside of this client: it is not handed on there
-            protocol = wait_for(acquisition, timeout_s if timeout_s is None else max(timeout_s, 0.001), listening=True)
-            got = wait_turn(session, lock.name, "lock", acquisition, protocol, cancel)
+            got = wait_turn(session, "lock", acquisition, timeout_s, True, cancel)
             assert isinstance(got, Grant)
             again = lock._record(token, got)
-            again.on_loss = record.on_loss
-            again.report, again.lease = record.report, record.lease
-            again.home = record.home
+            again.report, again.lease, again.home = record.report, record.lease, record.home
             lease._record = again
             if record.on_loss is not None:
                 again.on_loss = record.on_loss  # `lost` was asked for just now

@@ -23,7 +23,7 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
 from holdfast._core.tenure import LocalWaiter, is_alone
 from holdfast._core.tokens import KEPT
-from holdfast._core.waiting import Acquisition, Busy, Grant
+from holdfast._core.waiting import Acquisition, Busy, Grant, wait_for
 from holdfast._runtime.cancel import Cancel, Cancelled
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import lazily
@@ -159,14 +159,14 @@ def _introduced(introduce: Callable[[], None], start: Callable[..., Protocol[R]]
 
 def wait_turn(
     session: Session,
-    name: str,
     kind: str,
     acquisition: Acquisition,
-    protocol: Protocol[R],
-    cancel: Cancel | None = None,
-) -> R:
-    """Run the waiting for a turn that is no lease: an interruption leaves nothing in the queue."""
-    driver = session.driver
+    timeout_s: float | None,
+    listening: bool,
+    cancel: Cancel | None,
+) -> Grant | Busy:
+    """Wait for a turn that is no lease: an interruption leaves nothing in the queue."""
+    driver, protocol = session.driver, wait_for(acquisition, timeout_s, listening=listening)
     try:
         _check_cancel(cancel)
         if driver.closed:
@@ -176,7 +176,7 @@ def wait_turn(
         raise session.public(failure) from None
     except Cancelled:
         driver.spawn(acquisition.give_back())
-        raise AcquireCancelled(name, kind) from None
+        raise AcquireCancelled(acquisition.name, kind) from None
     except HoldfastError:
         protocol.close()
         raise  # the protocol has seen to it

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
-from holdfast._api.options import Options
+from holdfast._api.options import Options, check_names
 from holdfast._core import multilock
 from holdfast._core.keys import lock_keys
 from holdfast._sync.lease import Lease
@@ -30,11 +29,11 @@ class MultiLock(Leasable[Lease]):
     _kind = "multilock"
     _mark = multilock.MULTI
 
-    def __init__(self, session: Session, names: Sequence[str], options: Options) -> None:
+    def __init__(self, session: Session, names: tuple[str, ...], options: Options) -> None:
+        self._names = check_names(names)
         super().__init__(session, " + ".join(names), options)
         if self._most_waiting:
             raise ConfigurationError("queue_limit", self._most_waiting, "0, or None, for several locks at once")
-        self._names = tuple(names)
         self._owned_as = tuple(f"lock:{name}" for name in names)
         all_keys, together = [lock_keys(session.namespace, name) for name in names], not session.moves
         first = multilock.group(all_keys, together)[0][0]

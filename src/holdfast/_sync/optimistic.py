@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from holdfast._api.decorated import check_callable
-from holdfast._api.options import Duration, check_bool, check_name, check_value, ttl_ms_of
+from holdfast._api.options import Duration, check_bool, check_count, check_name, check_names, check_value, ttl_ms_of
 from holdfast._core import optimistic
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
@@ -22,6 +22,9 @@ from holdfast.errors import ConfigurationError, OptimisticConflict, StaleFencing
 __all__ = ["Optimistic", "Transaction", "compare_and_set", "fenced_set"]
 
 R = TypeVar("R")
+
+#: More attempts are a mistake.
+_ATTEMPTS_MAX = 1_000_000
 
 
 def _checked(command: tuple[object, ...]) -> tuple[Value, ...]:
@@ -98,8 +101,8 @@ class Optimistic:
 
     def __init__(self, session: Session, keys: tuple[str, ...], attempts: int) -> None:
         self._session = session
-        self._keys = keys
-        self._attempts = attempts
+        self._keys = check_names(keys)
+        self._attempts = check_count("attempts", attempts, 1, _ATTEMPTS_MAX)
 
     def run(self, function: Callable[[Transaction], R]) -> R:
         """Run it until what it read had not changed when its writes were carried out; returns what it returned.
