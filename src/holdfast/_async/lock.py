@@ -55,7 +55,8 @@ class Acquiring(Enterable[L], Coroutine[Any, Any, L]):
         self._entered = lock._entered
         self._frames: list[FrameType] = []
         self._coroutine: Any = lock._acquire(timeout_s, self._frames, mark)
-        self._coroutine.__qualname__ = "acquire"  # for Python, which complains of one that is never awaited
+        # For Python, which complains of one that is never awaited.
+        self._coroutine.__qualname__ = "acquire"  # type: ignore[attr-defined]
 
     def _obtain(self, frame: FrameType) -> Awaitable[L]:
         self._frames.append(frame)
