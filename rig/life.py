@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import warnings
+from datetime import UTC, datetime
 from typing import Any
 
 from rig import exits
@@ -55,14 +56,18 @@ class Life(LifeState):
         if self.hazards is not None:
             self.hazards.lift()
         client = self._public.connect(self.config["url"], ttl=self.config["ttl_s"], **self.config["options"])
-        ours = [shared.client._session.driver.client_id[:8] for shared in self.clients]
-        found.append(f"  clients: {', '.join(ours)}")
-        for number in range(3):
-            lock = client.lock(f"own-{self.name}-{number}", ttl=OWN_TTL_S)
-            try:
-                found.append(f"  {lock.name}: {lock.waiters()} wait, held by {lock.holder()}")
-            except self.errors as error:
-                found.append(f"  {lock.name}: {error}")
+        found.append(f"  at {datetime.now(UTC):%H:%M:%S}")
+        for shared in self.clients:
+            leases = [f"{lease.name} by {lease.token}" for lease in shared.client.held()]
+            found.append(f"  client {shared.client._session.driver.client_id} holds {leases}")
+        try:
+            for number in range(3):
+                lock = client.lock(f"own-{self.name}-{number}", ttl=OWN_TTL_S)
+                found.append(f"  {lock.name}: {lock.waiters()} wait, held by {lock.holder()!r}")
+            for listed in () if self.over_quorum else client.list(f"own-{self.name}-*"):
+                found.append(f"  {listed.name}: {[(each.token, each.age_s) for each in listed.queue]} wait")
+        except self.errors as error:
+            found.append(f"  {error}")
 
     def live(self) -> None:
         """Threads, or greenlets that take themselves for threads."""

@@ -36,7 +36,7 @@ _GRACE_S = 20.0
 _CALM_PART = 0.4
 #: A sign of life this often, s.
 _PROGRESS_S = 10.0
-#: Where a history goes that breaks a rule.
+#: Where a history goes that breaks a rule, or has a life that went wrong.
 _KEPT = Path("build")
 
 
@@ -248,7 +248,7 @@ def torture(
         history.save(file, header)
         _judge(report, file)
         _fill(report, history, run)
-        if report.violations and save is None:
+        if (report.violations or report.wrong) and save is None:
             kept = _KEPT / f"torture-{topology}-{seed}.jsonl"
             kept.parent.mkdir(exist_ok=True)
             shutil.copy(file, kept)
