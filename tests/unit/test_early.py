@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,13 +28,20 @@ class Holder:
     def __init__(self) -> None:
         self.schedule = Schedule()
         self.spawned: list[Protocol[None]] = []
+        self.called = False
         self.notices = HolderNotices(self, True)
 
     def missing_inbox(self, key: str) -> None:
         return None
 
     def spawn(self, protocol: Protocol[None]) -> None:
+        assert self.called, "who adds a lease is in no thread that runs protocols"
         self.spawned.append(protocol)
+
+    def call(self, act: Callable[..., object], *args: object) -> None:
+        self.called = True
+        act(*args)
+        self.called = False
 
     def has_told(self, hold: LeaseRecord) -> bool:
         return True

@@ -12,7 +12,7 @@ note when it renews.
 from __future__ import annotations
 
 import typing
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 from holdfast._core.effects import Listen, Now, Protocol, Sleep, Unlisten, Wake
 from holdfast._core.failure import RequestFailed
@@ -44,6 +44,7 @@ class Driver(typing.Protocol):
 
     def missing_inbox(self, key: str) -> Hashable | None: ...
     def spawn(self, protocol: Protocol[None]) -> object: ...
+    def call(self, act: Callable[..., object], *args: object) -> None: ...
     def has_told(self, record: LeaseRecord) -> bool: ...
 
 
@@ -123,7 +124,11 @@ class HolderNotices:
         self._heed(record, early, Wake.WANT)
         self._heed(record, early, Wake.BREAK)
         if record.alive and record.places and record.held_since < self._driver.schedule.hears_since:
-            self._driver.spawn(self._look_up(record))
+            self._soon(self._look_up(record))
+
+    def _soon(self, protocol: Protocol[None]) -> None:
+        """Run it where all protocols run: a lease is added by any thread."""
+        self._driver.call(self._driver.spawn, protocol)
 
     def _heed(self, record: LeaseRecord, early: dict[str, str], kind: str) -> None:
         """Act on that message, if no one has."""
@@ -161,7 +166,7 @@ class HolderNotices:
     def _broken(self, record: LeaseRecord, by: str) -> None:
         record.lose(broken_by(by))
         self._driver.schedule.remove(record)
-        self._driver.spawn(self._let_go(record))
+        self._soon(self._let_go(record))
 
     async def _let_go(self, record: LeaseRecord) -> None:
         """Release what was broken, when those that are told of it have done what they do."""
