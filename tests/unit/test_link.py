@@ -303,6 +303,22 @@ def test_who_is_held_up_is_told_though_the_engine_ends(peer: Peer) -> None:
     eventually(lambda: engine.thread is None, "it has ended")
 
 
+def test_the_end_is_told_once_while_a_thread_is_about_to_write(server: Server, peer: Peer, engine: Engine) -> None:
+    """Told at each look, the engine would do nothing else for as long as that thread is held up."""
+    link, told_of = connected(server), list[int]()
+    ready = link.ready
+
+    def counting(mask: int) -> None:
+        told_of.append(mask)
+        ready(mask)
+
+    link.ready = counting
+    link._seat[""] = (0,)
+    peer.hang_up()
+    eventually(lambda: link._sock is None, "it has waited for long enough")
+    assert 1 <= len(told_of) <= 5
+
+
 def test_what_is_noted_behind_the_end_is_answered(server: Server, engine: Engine) -> None:
     """By a thread that was held up for long between a request and its note."""
     link = connected(server)

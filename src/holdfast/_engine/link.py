@@ -661,6 +661,7 @@ class Link(Matching):
         self.server.forget_link(self)
         if self._alarm is not None:
             self._engine.forget(self._alarm)
+        self._engine.unregister(self._fd)  # which would be told of the end again and again until that is finished
         if self._reading and self._sock is not None and not self._is_tls:
             _shut(self._sock)  # for the reader
         self._finish(clock() + STUCK_S)
@@ -698,10 +699,8 @@ class Link(Matching):
         connection, self._connection = self._connection, None
         self._out = b""
         self._dial.give_up()
-        if sock is not None:
-            self._engine.unregister(self._fd)
-            if self._has_twins:
-                _shut(sock)  # event loops that watch it hear of it, and close theirs
+        if sock is not None and self._has_twins:
+            _shut(sock)  # event loops that watch it hear of it, and close theirs
         if connection is not None:
             disconnect(connection)
 
