@@ -140,33 +140,34 @@ def test_a_storm_over_a_slow_wire_leaves_nothing(valkey_server: embedded.Server,
     run(main)
 
 
+@pytest.mark.parametrize("delay_s, attempts", [(0.005, 20), (0.0, 300)], ids=["over a slow wire", "at any moment"])
 def test_attempts_that_are_cancelled_leave_no_connection_behind(
-    valkey_server: embedded.Server, unique_name: str
+    valkey_server: embedded.Server, unique_name: str, delay_s: float, attempts: int
 ) -> None:
-    """Whichever of its requests is under way."""
+    """Whichever of its requests is under way, or is about to be."""
+    moments = random.Random(7)
+
+    async def write(tx: Any) -> None:
+        await tx.get(unique_name)
+        tx.set(unique_name, 1)
 
     async def main() -> None:
         raw = redis.asyncio.Redis.from_url(valkey_server.url, decode_responses=True)
         before = {each["id"] for each in await raw.client_list()}
         cancelled = 0
-        async with relay(valkey_server, delay_s=0.005) as port:
+        async with relay(valkey_server, delay_s=delay_s) as port:
             async with holdfast.asyncio.connect(f"redis://127.0.0.1:{port}") as locks:
-
-                async def write(tx: Any) -> None:
-                    await tx.get(unique_name)
-                    tx.set(unique_name, 1)
-
-                for step in range(20):
+                for _ in range(attempts):
                     attempt = asyncio.create_task(locks.optimistic(unique_name).run(write))
-                    await asyncio.sleep(0.005 * step)
+                    await asyncio.sleep(moments.random() * (0.004 + 15 * delay_s))
                     attempt.cancel()
                     (ended,) = await asyncio.gather(attempt, return_exceptions=True)
                     cancelled += isinstance(ended, asyncio.CancelledError)
-                assert cancelled >= 5
+                await raw.delete(unique_name)
                 made = [each["id"] for each in await raw.client_list() if each["id"] not in before]
                 assert len(made) < 5 and not locks._session.driver.client._sessions
-        await raw.delete(unique_name)
         await raw.aclose()
+        assert cancelled >= attempts / 5
 
     run(main)
 

@@ -122,12 +122,14 @@ class Optimistic:
                     result = await awaited("function", function, function(transaction))
                     if transaction._ended is not None:
                         raise transaction._ended
+                    done = await driver.run(optimistic.finish(connection, key, transaction._queued, request_timeout_s))
+                except RequestFailed:
+                    raise  # its connection is closed
                 except BaseException as error:
                     await driver.run(optimistic.leave(connection, key, request_timeout_s))
                     if transaction._ended is not None and error is transaction._raised:
                         raise transaction._ended from None
                     raise
-                done = await driver.run(optimistic.finish(connection, key, transaction._queued, request_timeout_s))
             except RequestFailed as failure:
                 if again and optimistic.may_begin_anew(failure):
                     again = False
