@@ -348,6 +348,15 @@ def test_lasting_refusal_ends_it_at_once() -> None:
     with pytest.raises(RequestFailed, match="NOAUTH"):
         driver.run(acquire(None))
     assert driver.now == pytest.approx(1000.01)
+    assert driver.count(Spawn) == 0, "nothing was carried out"
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, 1.0])
+def test_what_was_never_carried_out_is_not_given_back(timeout_s: float) -> None:
+    driver = Script((0.01, RequestFailed("refused", "no one listens", "n", maybe_executed=False, transient=True)))
+    with pytest.raises(RequestFailed, match="no one listens"):
+        driver.run(acquire(timeout_s))
+    assert driver.count(Spawn) == 0
 
 
 @pytest.mark.parametrize(

@@ -478,6 +478,8 @@ class _Waiting:
     async def outlasts(self, failure: RequestFailed) -> bool:
         """Pause after trouble, and return whether to ask again."""
         self.stray = self.stray or failure.maybe_executed
+        # What one request was to do is undone where it may have been carried out; others may have been before the last.
+        self.doubtful = self.acquisition.polls is not None
         sync = self.acquisition.sync
         if isinstance(sync, Replicas) and (lacking := sync.failed(failure)) is not None:
             raise lacking from None
