@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from holdfast._core.effects import AwaitWake, Call, Effect, Now, Protocol, Reply, Sleep, Tell, rest_of
+from holdfast._core.effects import AwaitWake, Call, Effect, Now, Protocol, Reply, Sleep, Tell, Wake, rest_of
 from holdfast._core.fast_path import begin
 from holdfast._core.replies import taken_of
 from holdfast._core.waiting import Busy, Grant
@@ -36,53 +36,41 @@ async def telling(
     start: Callable[[], Protocol[Grant | Busy]], token: str, function: Callable[[Seen], Any]
 ) -> Grant | Busy:
     """Acquire by the protocol that `start` makes, and have `function` called while it waits."""
-    now = await Now()
-    protocol = start()
-    return await rest_of(protocol, begin(protocol, now), _Telling(token, function, now).perform)
+    began_at = next_at = await Now()
+    holder: str | None = None
+    place = -1
 
-
-class _Telling:
-    """Performs the effects of the protocol."""
-
-    __slots__ = ("_began_at", "_function", "_holder", "_next_at", "_place", "_token")
-
-    def __init__(self, token: str, function: Callable[[Seen], Any], began_at: float) -> None:
-        self._token = token
-        self._function = function
-        self._began_at = self._next_at = began_at
-        self._holder: str | None = None
-        self._place = -1
-
-    async def perform(self, effect: Effect[Any]) -> Reply:
+    async def perform(effect: Effect[Any]) -> Reply:
+        nonlocal holder, place
         if type(effect) is AwaitWake:
-            return await self._await_wake(effect)
+            return await await_wake(effect)
         if type(effect) is Sleep:
-            await self._tell()
+            await tell()
         value = await effect
         if type(effect) is Call:
-            self._look_at(value if effect.sync is None else value[0])
+            reply: Reply = value if effect.sync is None else value[0]
+            if type(reply) is list and len(reply) >= 5 and reply[0] == 0:  # an answer that names the holder
+                _, named, place, _ = taken_of(reply)
+                holder = named or None
         return value
 
-    def _look_at(self, reply: Reply) -> None:
-        """Note the holder, if this is an answer that names another one."""
-        if type(reply) is list and len(reply) >= 5 and reply[0] == 0:
-            _, holder, self._place, _ = taken_of(reply)
-            self._holder = holder or None
-
-    async def _await_wake(self, effect: AwaitWake) -> Reply:
+    async def await_wake(effect: AwaitWake) -> Wake | None:
         until = await Now() + effect.timeout_s
         while True:
-            now = await self._tell()
-            wait_s = max(0.0, min(until, self._next_at) - now)
+            now = await tell()
+            wait_s = max(0.0, min(until, next_at) - now)
             wake = await AwaitWake(effect.token, wait_s)
             if wake is not None or until <= now + wait_s:
                 return wake
 
-    async def _tell(self) -> float:
+    async def tell() -> float:
+        nonlocal next_at
         now = await Now()
-        if now >= self._next_at:
-            seen = Seen(self._token, now - self._began_at, self._holder, self._place)
-            await Tell(self._function, seen)
+        if now >= next_at:
+            await Tell(function, Seen(token, now - began_at, holder, place))
             now = await Now()
-            self._next_at = now + _EVERY_S
+            next_at = now + _EVERY_S
         return now
+
+    protocol = start()
+    return await rest_of(protocol, begin(protocol, began_at), perform)
