@@ -175,9 +175,9 @@ class Cluster(Topology):
         now = clock()
         if self._stale and self._reading is None and now - self._read_at >= REFRESH_EVERY_S:
             self._read_at = now
-            self._reading = _Reading(self._engine, self._candidates()[:REFRESH_TRIES], self._told, self._read_ended)
+            self._reading = _Reading(self, self._engine, self._candidates()[:REFRESH_TRIES])
 
-    def _told(self, node: Server, shares: Reply, failure: RequestFailed | None) -> bool:
+    def told(self, node: Server, shares: Reply, failure: RequestFailed | None) -> bool:
         """A node was asked for the table: whether it has told."""
         if failure is None:
             return self._learn(node, shares)
@@ -185,7 +185,7 @@ class Cluster(Topology):
             self._singles.append(node)
         return False
 
-    def _read_ended(self) -> None:
+    def read_ended(self) -> None:
         self._reading = None
 
     def _learn(self, node: Server, shares: Any) -> bool:
@@ -236,17 +236,10 @@ class Cluster(Topology):
 class _Reading:
     """Asks one node after the other for the table, without waiting long for those before, until one has told."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        nodes: list[Server],
-        told: Callable[[Server, Reply, RequestFailed | None], bool],
-        ended: Callable[[], None],
-    ) -> None:
+    def __init__(self, cluster: Cluster, engine: Engine, nodes: list[Server]) -> None:
+        self._cluster = cluster
         self._engine = engine
         self._nodes = nodes
-        self._told = told
-        self._ended = ended
         self._asked = 0
         self._open = len(nodes)
         #: Requests that wait for it.
@@ -263,14 +256,14 @@ class _Reading:
             self._engine.later(REFRESH_STAGGER_S, self._ask_next, asked + 1)
 
     def _answered(self, node: Server, reply: Reply, failure: RequestFailed | None) -> None:
-        told = self._told(node, reply, failure)
+        told = self._cluster.told(node, reply, failure)
         if not self._open:
             return
         self._open = 0 if told else self._open - 1
         if self._open:
             self._ask_next(self._asked)
         else:
-            self._ended()
+            self._cluster.read_ended()
             self._go_on()
 
     def _go_on(self) -> None:
