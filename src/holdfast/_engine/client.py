@@ -26,7 +26,7 @@ from holdfast._engine.loop import Engine
 from holdfast._engine.operation import Operation
 from holdfast._engine.pack import pack_command, pack_script, pack_sync, spelled_out
 from holdfast._engine.requests import Answer, Request
-from holdfast._engine.server import Server
+from holdfast._engine.server import ASKING, Server
 from holdfast._engine.topology import Topology
 from holdfast._lua import SCRIPTS
 from holdfast._reports.observing import Troubles
@@ -37,7 +37,6 @@ __all__ = ["Client"]
 
 #: What `hears` says.
 _TOLD, _COUNTED = 2, 1
-_ASKING = pack_command(("ASKING",))
 #: How often MOVED and ASK are followed for one request, since a slot can move meanwhile; and its least time there, s.
 _REDIRECTS_MAX = 5
 _REDIRECT_LEAST_S = 0.05
@@ -45,11 +44,6 @@ _REDIRECT_LEAST_S = 0.05
 
 def _broken(server: Server) -> RequestFailed:
     return RequestFailed("broken", "no message comes from there", server.name, maybe_executed=False, transient=True)
-
-
-def _without_first(answer: Answer) -> Answer:
-    """Told of replies without that to ASKING."""
-    return lambda reply, failure: answer(None if reply is None else reply[1:], failure)
 
 
 class Client(Agent):
@@ -147,12 +141,11 @@ class Client(Agent):
             if asking:
                 packed = spelled_out(packed, script)
             if effect.sync is not None:
-                before: list[tuple[bytes, Any]] = [(_ASKING, None)] if asking else []
-                parts = [*before, (packed, fits), *zip(pack_sync(effect.sync), (COUNT, MAYBE), strict=False)]
-                server.send_all(parts, script, patience_s, _without_first(answer) if asking else answer)
+                parts = [(packed, fits), *zip(pack_sync(effect.sync), (COUNT, MAYBE), strict=False)]
+                server.send_all(parts, script, patience_s, asking, answer)
                 return
         if asking:
-            server.send(_ASKING, patience_s, None, None, lambda _reply, _failure: None)
+            server.send(ASKING, patience_s, None, None, lambda _reply, _failure: None)
         server.send(packed, patience_s, fits, None if asking else script, answer)
 
     def _send_in(self, effect: Any, server: Server, patience_s: float, _asking: bool, answer: Answer) -> None:

@@ -19,14 +19,14 @@ from holdfast._engine.requests import Answer, Request
 from holdfast._lua import Script
 from holdfast._runtime.clock import clock
 
-__all__ = ["Server"]
+__all__ = ["ASKING", "Server"]
 
 #: An inbox that has been quiet for this long is sent a PING while it is relied on, s.
 INBOX_QUIET_S = 10.0
 #: How long a subscription, and the answer to that PING, may take, s.
 INBOX_TIMEOUT_S = 5.0
 
-_PING = pack_command(("PING",))
+ASKING, _PING = pack_command(("ASKING",)), pack_command(("PING",))
 
 
 def _is_pong(reply: Reply) -> bool:
@@ -84,7 +84,7 @@ class Server:
             self.engine.call(self.take_over, [*asks])  # the caller goes on with its own list
 
     def send_all(
-        self, parts: list[tuple[bytes, Fits | None]], script: Script, patience_s: float, answer: Answer
+        self, parts: list[tuple[bytes, Fits]], script: Script, patience_s: float, asking: bool, answer: Answer
     ) -> None:
         """Send a script and commands that wait behind it on a connection of their own; the result has all replies."""
         link, deadline = self.private(), clock() + patience_s
@@ -108,10 +108,12 @@ class Server:
             link.retire()
             if failures[0].kind == "NOSCRIPT":
                 spelled = [(spelled_out(parts[0][0], script), parts[0][1]), *parts[1:]]
-                self.send_all(spelled, script, deadline - clock(), answer)
+                self.send_all(spelled, script, deadline - clock(), asking, answer)
             else:
                 answer(None, failures[0])
 
+        if asking:
+            link.send(Request(ASKING, deadline, None, None, lambda _reply, _failure: None))
         for packed, fits in parts:
             link.send(Request(packed, deadline, fits, None, answered))
 
@@ -130,17 +132,15 @@ class Server:
         self._all.add(link)
         return link
 
-    def _connect(self) -> Link:
-        link = self.link = self._new()
-        return link
-
     def take_over(self, requests: list[Any]) -> None:
         """By the engine: send those that have no connection, or instead of one that cannot."""
         for request in requests:
-            if self.link is not None or not self.closed:
-                (self.link or self._connect()).send(request)
-            else:
+            if self.link is None and self.closed:
                 self.engine.soon(request.end, None, self.gone())
+                continue
+            if self.link is None:
+                self.link = self._new()
+            self.link.send(request)
 
     def subscribe(self, command: str, channel: str, patience_s: float, answer: Answer) -> None:
         """Hear that channel, by SUBSCRIBE or SSUBSCRIBE; `on_deaf` is called when nothing more is heard of any."""
