@@ -158,7 +158,6 @@ async def _serve(options: argparse.Namespace, host: str, listening: socket.socke
             timeout_graceful_shutdown=_END_S,
         )
         client.list(options.pattern)  # a pattern that is refused is refused here
-        polling = asyncio.create_task(poller.run())
         bound = listening.getsockname()
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         if not _is_loopback(host):
@@ -167,13 +166,7 @@ async def _serve(options: argparse.Namespace, host: str, listening: socket.socke
         if token and options.token is None and _TOKEN not in os.environ:
             sys.stdout.write(f"token: {token}\n")
         sys.stdout.flush()
-        try:
-            serving = asyncio.create_task(Server(config).serve(sockets=[listening]))
-            await asyncio.wait((serving, polling), return_when=asyncio.FIRST_COMPLETED)
-            if polling.done():
-                polling.result()
-            await serving
-        finally:
+        async with asyncio.TaskGroup() as group:
+            polling = group.create_task(poller.run())
+            await Server(config).serve(sockets=[listening])
             polling.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await polling

@@ -12,14 +12,14 @@ import contextlib
 import ipaddress
 import json
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.errors import ConfigurationError, HoldfastError
@@ -29,7 +29,6 @@ from holdfast.web.poller import Poller
 __all__ = ["application"]
 
 _STATIC = Path(__file__).parent / "static"
-_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -94,7 +93,7 @@ def application(poller: Poller, hosts: frozenset[str], token: str | None = None)
         Route("/api/locks/{name:path}", detail),
         Route("/metrics", metrics),
         *([Route("/api/break", take_away, methods=["POST"])] if token else []),
-        *(Route(f"/{path.name}", _file(path)) for path in sorted(_STATIC.iterdir()) if path.suffix in _TYPES),
+        Mount("/", StaticFiles(directory=_STATIC)),
     ]
     return _guarded(Starlette(routes=routes), hosts)
 
@@ -136,15 +135,6 @@ def _asked(body: bytes) -> dict[str, str] | None:
     if not isinstance(found, dict) or not all(isinstance(found.get(key), str) for key in keys):
         return None
     return {key: found[key] for key in keys} if found["kind"] in view.KINDS and found["token"] else None
-
-
-def _file(path: Path) -> Callable[[Request], Any]:
-    text = path.read_bytes()
-
-    async def answer(request: Request) -> Response:
-        return Response(text, media_type=_TYPES[path.suffix])
-
-    return answer
 
 
 def _language(wanted: str) -> str:
