@@ -4,7 +4,7 @@ Laws: the command runs as if it had been started by a shell (arguments, environm
 output: all untouched); it dies with us where the kernel can see to that.
 
 Theory: the process is forked before the lock is asked for, while there is one thread only, since forking is safe
-then; it waits on a pipe, and becomes the command when it gets its environment there. End of the pipe means that
+then; it waits on a pipe, and becomes the command when it gets the fencing token there. End of the pipe means that
 there is nothing to run. That the command could not be executed comes back on a second pipe, which closes by
 itself when it could.
 """
@@ -30,7 +30,7 @@ _PR_SET_PDEATHSIG = 1
 class Command:
     """Made before there are threads; runs nothing before `start`."""
 
-    def __init__(self, argv: Sequence[str]) -> None:
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         go, self._go = os.pipe()
         self._failed, failed = os.pipe()
         parent = os.getpid()
@@ -39,6 +39,7 @@ class Command:
             as_before(mask)
             os.close(self._go)
             os.close(self._failed)
+            os.environ.update(environment)
             _become_command(list(argv), go, failed, parent)
 
         self.pid = forked(become)
@@ -55,17 +56,16 @@ class Command:
         #: The signal that stopped it, while it is stopped.
         self.stopped_by: int | None = None
 
-    def start(self, environment: Mapping[str, str]) -> None:
-        """Become the command, with these variables in addition."""
+    def start(self, fencing_token: int) -> None:
+        """Become the command."""
         with suppress(BrokenPipeError), open(self._go, "wb") as go:  # it was killed already; waiting for it says how
-            go.write(b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items()))
+            go.write(b"%d" % fencing_token)
 
     def dismiss(self) -> None:
         """There is nothing to run after all."""
         os.close(self._go)
         os.close(self._failed)
-        with suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        os.waitpid(self.pid, 0)
 
     def signal(self, number: int) -> None:
         """Send a signal to the whole group; it may have ended."""
@@ -75,11 +75,7 @@ class Command:
     def look(self) -> None:
         """Note what has become of it; does not wait."""
         while self.status is None:
-            try:
-                pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
-            except ChildProcessError:  # SIGCHLD is ignored (by a parent), so the status is lost
-                self.status = exits.INTERNAL
-                return
+            pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             if pid == 0:
                 return
             if os.WIFSTOPPED(status):
@@ -106,15 +102,12 @@ def _become_command(argv: list[str], go: int, failed: int, parent: int) -> NoRet
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     _die_with(parent)
     with open(go, "rb") as pipe:
-        *pairs, rest = pipe.read().split(b"\0")
-    if not pairs or rest:
+        token = pipe.read()
+    if not token:
         os._exit(0)  # nothing to run
-    environment = dict(os.environb)
-    for pair in pairs:
-        name, _, value = pair.partition(b"=")
-        environment[name] = value
+    os.environb[b"HOLDFAST_FENCING_TOKEN"] = token
     try:
-        os.execvpe(argv[0], argv, environment)
+        os.execvp(argv[0], argv)
     except OSError as error:
         os.write(failed, b"%d" % (error.errno or errno.EIO))
         missing = error.errno in (errno.ENOENT, errno.ENOTDIR)

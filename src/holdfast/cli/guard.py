@@ -20,7 +20,7 @@ from functools import partial
 from typing import NoReturn
 
 from holdfast._runtime.clock import clock  # the same in all processes
-from holdfast.cli.signals import Mask, change, forked
+from holdfast.cli.signals import Mask, forked
 
 __all__ = ["Guard"]
 
@@ -29,11 +29,6 @@ _ORDER = struct.Struct("=qd")
 _NOBODY = 0
 #: Timers do not count the time that a machine is suspended: look at the clock this often, s.
 _LOOK_S = 1.0
-#: To the guard they mean nothing: it ends when its owner does.
-_IGNORED = (
-    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2),
-    *(signal.SIGPIPE, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGALRM),
-)
 
 
 class Guard:
@@ -56,14 +51,11 @@ class Guard:
         """There is nothing to protect any more: end it."""
         self.protect(_NOBODY, 0.0)
         os.close(self._tells)
-        with suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        os.waitpid(self.pid, 0)
 
 
-def _become_guard(hears: int, mask: Mask) -> NoReturn:
-    for number in _IGNORED:
-        change(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+def _become_guard(hears: int, _mask: Mask) -> NoReturn:
+    # Signals are held back for good: it ends when its owner does.
     os.setsid()
     os.chdir("/")
     # Nothing of our owner's may be kept open: others wait for the end of its pipes.

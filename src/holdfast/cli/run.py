@@ -197,7 +197,7 @@ def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, st
         note=options.note or None,
     )  # connects to nothing yet
     wanted, label, look = _wanted(client, options)
-    supervisor = Supervisor(argv, Signals())
+    supervisor = Supervisor(argv, {**environment, "HOLDFAST_NAME": options.name}, Signals())
     with client:
         try:
             lease = acquired(
@@ -210,7 +210,7 @@ def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, st
         except holdfast.AcquireTimeout as error:
             _say_why(error, client, options)
             return exits.NOT_ACQUIRED
-        status = _run_under(lease, supervisor, options, environment)
+        status = _run_under(lease, supervisor, options)
         if options.embedded or lease.lost.is_set():
             return status  # one that was broken is released in the background
         # Nothing is held any more that an orderly end of Python would have to release, which takes its time.
@@ -249,10 +249,10 @@ def _say_why(error: AcquireTimeout, client: Client, options: argparse.Namespace)
     say(f"lock {quoted(options.name)} is {held}{waited}")
 
 
-def _run_under(lease: Lease, supervisor: Supervisor, options: argparse.Namespace, environment: dict[str, str]) -> int:
+def _run_under(lease: Lease, supervisor: Supervisor, options: argparse.Namespace) -> int:
     started_at = clock()
     span_s = min(each for each in (options.ttl, options.max_hold, options.crash_release) if each is not None)
-    status = supervisor.run(lease, environment, span_s, max_hold_s=options.max_hold, on_wanted=options.on_wanted)
+    status = supervisor.run(lease, span_s, max_hold_s=options.max_hold, on_wanted=options.on_wanted)
     # Where nothing was done, others may try.
     left_s = options.at_least - (clock() - started_at) if supervisor.was_executed else 0.0
     lost, name = supervisor.ended_for is not None, quoted(lease.name)
@@ -338,14 +338,14 @@ def _lead(options: argparse.Namespace, argv: list[str], environment: dict[str, s
 
     with holdfast.connect(**client_options(options), ttl=options.ttl) as client:
         election = client.election(options.name)
-        supervisor = Supervisor(argv, signals)
+        supervisor = Supervisor(argv, {**environment, "HOLDFAST_NAME": options.name}, signals)
         lease = acquired(
             lambda cancel: election.campaign(cancel=cancel),
             supervisor,
             lambda: _led_by(election),
             f"to lead {quoted(options.name)}",
         )
-        status = supervisor.run(lease, environment, options.ttl)
+        status = supervisor.run(lease, options.ttl)
         # A loss was told already, or the command had ended by itself: then its status counts.
         _end(lease.release, f"could not resign; the lead expires within {options.ttl:g} s", told=True)
         if supervisor.ended_for is None or signals.ended_by:

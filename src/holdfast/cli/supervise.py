@@ -53,9 +53,9 @@ _STRETCH_MOST_S, _STRETCH_LOOK_S = 0.5, 0.005
 class Supervisor:
     """One run of one command. Made while there is one thread only, since it forks."""
 
-    def __init__(self, argv: list[str], signals: Signals) -> None:
+    def __init__(self, argv: list[str], environment: dict[str, str], signals: Signals) -> None:
         self._guard = Guard()
-        self._command = Command(argv)
+        self._command = Command(argv, environment)
         self.signals = signals
         signals.catch((*ENDING, *PASSED_ON))
         self._terminal = Terminal()
@@ -73,15 +73,7 @@ class Supervisor:
         self._command.dismiss()
         self._guard.dismiss()
 
-    def run(
-        self,
-        lease: Lease,
-        environment: dict[str, str],
-        span_s: float,
-        *,
-        max_hold_s: float | None = None,
-        on_wanted: int | None = None,
-    ) -> int:
+    def run(self, lease: Lease, span_s: float, *, max_hold_s: float | None = None, on_wanted: int | None = None) -> int:
         """Run the command under the lease, to its end; returns its exit status as a shell would say it.
 
         `span_s` is how long the lease lasts without renewal. `max_hold_s`: when it ends in any case. `on_wanted`: the
@@ -98,8 +90,7 @@ class Supervisor:
         if self._terminal.interactive():
             self._terminal.give(command.group)
         self.signals.catch(JOBS)
-        facts = {"HOLDFAST_NAME": lease.name, "HOLDFAST_FENCING_TOKEN": str(lease.fencing_token)}
-        command.start({**environment, **facts})
+        command.start(lease.fencing_token)
         try:
             while True:
                 command.look()
