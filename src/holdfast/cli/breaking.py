@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_report_options, duration
-from holdfast.cli.report import say, stamp
-from holdfast.cli.table import Answer, answered, person
+from holdfast.cli.report import say
+from holdfast.cli.table import Answer, answered, holding
 from holdfast.errors import quoted
 from holdfast.web.view import KINDS
 
@@ -149,7 +149,4 @@ def _none(name: str, came: Broken | Asked) -> Answer:
 
 
 def _facts(name: str, kind: str | None, holders: Sequence[Holder], found: Sequence[Holder] = ()) -> dict[str, Any]:
-    def facts(each: Holder) -> dict[str, Any]:
-        return {**person(each), "fencing_token": each.fencing_token, "since": stamp(each.since)}
-
-    return {"name": name, "kind": kind, "holders": [*map(facts, holders)], "found": [*map(facts, found)]}
+    return {"name": name, "kind": kind, "holders": [*map(holding, holders)], "found": [*map(holding, found)]}

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 from holdfast.cli.exits import UsageError
@@ -27,21 +28,15 @@ TTL_MAX_S = 365 * 86_400.0
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
-def _help_formatter(prog: str) -> argparse.HelpFormatter:
-    # With a width it need not find out that of the terminal, for which it imports more than all of argparse.
-    return argparse.RawDescriptionHelpFormatter(prog, width=110)
+#: With a width it need not find out that of the terminal, for which it imports more than all of argparse.
+_Help = partial(argparse.RawDescriptionHelpFormatter, width=110)
 
 
 class Parser(argparse.ArgumentParser):
     """Raises `UsageError` where argparse would exit with 2."""
 
     def __init__(self, command: str, **settings: Any) -> None:
-        super().__init__(
-            prog=f"holdfast {command}",
-            formatter_class=_help_formatter,
-            allow_abbrev=False,
-            **settings,
-        )
+        super().__init__(prog=f"holdfast {command}", formatter_class=_Help, allow_abbrev=False, **settings)
         self.command = command
 
     def error(self, message: str) -> NoReturn:

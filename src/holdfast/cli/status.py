@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.options import Parser, add_report_options
-from holdfast.cli.report import stamp
-from holdfast.cli.table import Answer, answered, noted, span, waiters
+from holdfast.cli.table import Answer, answered, holding, noted, span, waiters
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -115,21 +114,9 @@ def _facts(seen: _Seen) -> dict[str, Any]:
 
 
 def _person(holder: Holder | None) -> dict[str, Any] | None:
-    return (
-        None
-        if holder is None
-        else {
-            "token": holder.token,
-            "holdfast": holder.ours,
-            "host": holder.host,
-            "pid": holder.pid,
-            "program": holder.program,
-            "note": holder.note,
-            "since": stamp(holder.since),
-            "remaining_s": holder.remaining_s,
-            "fencing_token": holder.fencing_token,
-        }
-    )
+    if holder is None:
+        return None
+    return {**holding(holder), "holdfast": holder.ours, "remaining_s": holder.remaining_s}
 
 
 def _lines(seen: _Seen) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
@@ -190,7 +191,7 @@ def _of_sentinels(found: Survey, urls: dict[str, str], service: str) -> list[str
         with _asking(found, address, url) as client:
             told = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
             if told:
-                masters.append(f"{_text(told[0])}:{int(told[1])}")
+                masters.append(":".join(told))
                 client.execute_command("SENTINEL", "CKQUORUM", service)
             else:
                 found.complaint = f"{address} knows no service {service!r}"
@@ -203,8 +204,8 @@ def _of_cluster(found: Survey, urls: dict[str, str]) -> list[str]:
         with _asking(found, address, url) as client:
             # In two words, for whose replies redis-py has no parser of its own.
             for _, _, (host, port, *_), *_ in client.execute_command("CLUSTER", "SLOTS"):
-                masters.add((_text(host or b"") or address.rpartition(":")[0] or address, int(port)))
-            state = re.search(r"cluster_state:(\w*)", _text(client.execute_command("CLUSTER", "INFO")))
+                masters.add((host or address.rpartition(":")[0] or address, int(port)))
+            state = re.search(r"cluster_state:(\w*)", client.execute_command("CLUSTER", "INFO"))
             if state is None or state[1] != "ok":
                 found.complaint = f"{address} says cluster_state:{state[1] if state else ''}"
         if masters:
@@ -218,7 +219,7 @@ def _plain() -> dict[str, Any]:
 
     named = ("driver_info",) if hasattr(redis, "driver_info") else ("lib_name", "lib_version")  # by version
     waits = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), _PATIENCE_S)
-    return {"protocol": 2, **waits, **dict.fromkeys(named)}
+    return {"protocol": 2, "decode_responses": True, "encoding_errors": "replace", **waits, **dict.fromkeys(named)}
 
 
 # ---- one server ----
@@ -233,8 +234,8 @@ def _ask(url: str, namespace: str | None, kind: str) -> Facts:
         _let_in(client, facts.server)
         facts.info = _told(lambda: client.info("everything")) or _told(client.info, facts.refusals) or {}
         for name in (*_SETTINGS, "active-replica", "multi-master"):
-            got = _told(lambda name=name: client.config_get(name), facts.refusals) or {}  # type: ignore[misc]
-            facts.config.update({_text(key): _text(value) for key, value in got.items()})
+            got = _told(partial(client.config_get, name), facts.refusals) or {}
+            facts.config.update(got)
         _measure(client, facts)
         try:
             facts.tells = _tells(client, f"{namespace or 'holdfast'}:inbox:doctor")
@@ -281,10 +282,6 @@ def _told(ask: Callable[[], Any], refusals: list[str] | None = None) -> Any:
         if refusals is not None:
             refusals.append(str(error))
         return None
-
-
-def _text(value: object) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _measure(client: Any, facts: Facts) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.cli import exits
 from holdfast.cli.options import client_options
-from holdfast.cli.report import answering, clean, emit_json
+from holdfast.cli.report import answering, clean, emit_json, stamp
 from holdfast.web.view import label
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ __all__ = [
     "connected",
     "fitted",
     "hold_s",
+    "holding",
     "named",
     "noted",
     "person",
@@ -158,6 +159,11 @@ def person(one: Holder | Waiter) -> dict[str, Any]:
     """Return by which facts a program tells who it is."""
     who = {"token": one.token, "host": one.host, "pid": one.pid, "program": one.program}
     return {**who, "note": one.note} if hasattr(one, "note") else who
+
+
+def holding(holder: Holder) -> dict[str, Any]:
+    """Return the same, since when it holds, and with which fencing token."""
+    return {**person(holder), "since": stamp(holder.since), "fencing_token": holder.fencing_token}
 
 
 def noted(holder: Holder, who: str) -> str:
