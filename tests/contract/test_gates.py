@@ -240,6 +240,7 @@ def test_changes_of_the_lead_are_observed(locks: Any, others: Any, api: Api, uni
     theirs.resign()
     with pytest.raises(holdfast.ConfigurationError, match="poll"):
         mine.observe(poll=0)
+    seen.close() if api.name == "threads" else api.call(seen.aclose)  # type: ignore[attr-defined]
 
 
 def test_run_leads_again_after_a_loss(locks: Any, raw: Any, api: Api, unique_name: str) -> None:
