@@ -23,7 +23,7 @@ TOP = "top"
 #: What came after the APIs were written once, by the files (stems, or rooms) that it has for itself. Its lines in
 #: files that others use, too, are not counted.
 FEATURES = {
-    "list, top, watch, web": "overview changes list top watch table web",
+    "list, top, watch, web": "overview looking changes list top watch table web",
     "tenures, kept leases": "tenure in_turn lease_cache",
     "observers, log, metrics": "observing reporter log prometheus opentelemetry",
     "requests that travel together, releases that are not waited for": (

@@ -1583,7 +1583,7 @@ CRASHES: tuple[Mutant, ...] = tuple(
 #: What is looked for by contract tests of the asyncio API, on a real server: by what they are called there.
 API = ("queue limits", "values", "checks", "notes")
 KERNEL, ONCE, SESSION, DESCRIBE = "_async/kernel.py", "_async/once.py", "_api/session.py", "_core/describe.py"
-ACQUIRABLE = "_api/acquirable.py"
+ACQUIRABLE, OUTCOME = "_api/acquirable.py", "_api/outcome.py"
 LOCKS = "_async/lock.py"
 
 _API: tuple[Mutant, ...] = tuple(
@@ -1644,22 +1644,22 @@ _API: tuple[Mutant, ...] = tuple(
                 ),
             ),
             (
-                ("an old value is never made again", ONCE, "return 0 <= left_ms <= self.stale_ms", "return False"),
+                ("an old value is never made again", OUTCOME, "0 <= left_ms <= self.stale_ms", "False"),
                 (
                     "an old value is given after its time",
-                    ONCE,
+                    OUTCOME,
                     "None if ttl_ms is None else ttl_ms + stale_ms",
                     "None if ttl_ms is None else ttl_ms + 2 * stale_ms",
                 ),
                 (
                     "one that finds an old value waits for the new one",
                     ONCE,
-                    "            if value is not None:\n                return False, value  # another",
-                    "            if False:\n                return False, value  # another",
+                    "        if found is not None:\n            return False, found  # another",
+                    "        if False:\n            return False, found  # another",
                 ),
-                ("a failure is not left", ONCE, "await self._tell(lease.token, error)", "pass"),
-                ("a failure is not shared", ONCE, "await self._fail_with(maker)", "pass"),
-                ("the failure of another maker is shared", ONCE, "if token and by == token:", "if by:"),
+                ("a failure is not left", ONCE, "await session.run(value.tell(lease.token, error))", "pass"),
+                ("a failure is not shared", ONCE, "await session.run(value.fail_with(maker))", "pass"),
+                ("the failure of another maker is shared", OUTCOME, "if token and by == token:", "if by:"),
                 ("a fingerprint is not compared", ONCE, "if mark and made_for != mark:", "if False:"),
                 (
                     "what was made for no request is that of any",

@@ -1,19 +1,24 @@
-"""What `Client.break_` and `Client.ask` tell. The same for both APIs."""
+"""What `Client.break_` and `Client.ask` do and tell, as protocols. The same for both APIs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast._api.client_info import who_we_are
 from holdfast._api.holder import Described, Holder, holder_of
-from holdfast._core.breaking import Held, held_by
+from holdfast._api.looking import described
+from holdfast._api.options import Duration, timeout_of
+from holdfast._api.overview import kind_of
+from holdfast._api.session import SessionBase
+from holdfast._core.breaking import FORCED, GONE, Held, held_by, holders, take_away, want
 from holdfast._core.kinds import ALONE, LISTED, LISTED_AS
 from holdfast._core.overview import Entry
 from holdfast._core.tokens import BLOCK, MARK
 from holdfast.errors import ConfigurationError, quoted
 
-__all__ = ["Asked", "Broken", "chosen", "holders_of", "kinds_of", "said"]
+__all__ = ["Asked", "Broken", "asking", "breaking"]
 
 #: Longer reasons are a mistake.
 _REASON_MAX = 200
@@ -56,7 +61,74 @@ class Asked:
         return bool(self.holders)
 
 
-def kinds_of(kind: object) -> tuple[str, ...]:
+async def breaking(
+    session: SessionBase, name: str, kind: str | None, holder: Holder | str | int | None, reason: str, grace: Duration
+) -> Broken:
+    """See `Client.break_`."""
+    text, grace_s = _said(reason), timeout_of(grace, "grace") or 0.0
+    found = await _find(session, name, kind, holder)
+    if not found.held:
+        return Broken(name, found.kind, found=found.holders())
+    became = await take_away(found.held, text, grace_s, session.settings)
+    ends = {each.token: end for each, end in zip(found.held, became, strict=True) if end != GONE}
+    forced = [token for token, end in ends.items() if end == FORCED]
+    return Broken(name, found.kind, found.holders([*ends]), found.holders(forced))
+
+
+async def asking(
+    session: SessionBase, name: str, kind: str | None, holder: Holder | str | int | None, reason: str
+) -> Asked:
+    """See `Client.ask`."""
+    text = _said(reason)
+    found = await _find(session, name, kind, holder)
+    if not found.held:
+        return Asked(name, found.kind, found=found.holders())
+    told: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    for each in found.held:
+        told[await want(each, text, session.settings)].append(each.token)
+    return Asked(name, found.kind, found.holders(told[2]), found.holders(told[1]))
+
+
+class _Found(NamedTuple):
+    """What is held under a name, which of its holders are meant, and what their clients say of themselves."""
+
+    seen: Entry | None
+    held: list[Held]
+    described: Described
+
+    @property
+    def kind(self) -> str | None:
+        return None if self.seen is None else kind_of(self.seen)
+
+    def holders(self, tokens: Sequence[str] | None = None) -> tuple[Holder, ...]:
+        """Return the holders with these tokens; None: all."""
+        seen = self.seen
+        if seen is None:
+            return ()
+        fence = seen.fence if seen.kind in ALONE else 0
+        return tuple(
+            holder_of(token, remaining_ms, fence, *self.described[token])
+            for token, remaining_ms in seen.holders
+            if tokens is None or token in tokens
+        )
+
+
+async def _find(session: SessionBase, name: str, kind: str | None, holder: object) -> _Found:
+    if holder is not None and (isinstance(holder, bool) or not isinstance(holder, (Holder, str, int))):
+        raise ConfigurationError("holder", holder, "a Holder, a token, a fencing token, or None")
+    found = await holders(session.namespace, name, _kinds_of(kind), session.settings)
+    of_all = [(seen, each) for seen in found for each in held_by(seen, session.namespace)]
+    held = [(seen, each) for seen, each in of_all if _is_meant(seen, each.token, holder)]
+    kinds = {seen.kind for seen, _ in held}
+    if len(kinds) > 1:
+        allowed = f"one of {', '.join(sorted(kinds))}: {quoted(name)} is held as each of these"
+        raise ConfigurationError("kind", None, allowed)
+    shown = held[0][0] if held else found[0] if found else None
+    told = await described(session, [] if shown is None else [shown])
+    return _Found(shown, [each for _, each in held], told)
+
+
+def _kinds_of(kind: object) -> tuple[str, ...]:
     """Under which kinds to look; None: under all."""
     if kind is None:
         return tuple(LISTED)
@@ -65,26 +137,12 @@ def kinds_of(kind: object) -> tuple[str, ...]:
     raise ConfigurationError("kind", kind, 'None, "lock", "rwlock", "multilock", "semaphore" or "election"')
 
 
-def said(reason: object) -> str:
+def _said(reason: object) -> str:
     """Return the reason that a holder is told: who we are, and why. Holders know it by its form (`NOTE`)."""
     if not isinstance(reason, str) or len(reason) > _REASON_MAX or not reason.isprintable():
         raise ConfigurationError("reason", reason, f"a str of one line, of at most {_REASON_MAX} characters")
     who = who_we_are()
     return f"{who['program']} on {who['host']}, pid {who['pid']}" + (f": {reason}" if reason else "")
-
-
-def chosen(found: Sequence[Entry], holder: object, namespace: str | None, name: str) -> tuple[Entry | None, list[Held]]:
-    """Pick what is held under that name, and those of its holders that are meant: all that were seen, or one."""
-    if holder is not None and (isinstance(holder, bool) or not isinstance(holder, (Holder, str, int))):
-        raise ConfigurationError("holder", holder, "a Holder, a token, a fencing token, or None")
-    held = [(seen, each) for seen in found for each in held_by(seen, namespace) if _is_meant(seen, each.token, holder)]
-    kinds = {seen.kind for seen, _ in held}
-    if len(kinds) > 1:
-        allowed = f"one of {', '.join(sorted(kinds))}: {quoted(name)} is held as each of these"
-        raise ConfigurationError("kind", None, allowed)
-    if held:
-        return held[0][0], [each for _, each in held]
-    return (found[0] if found else None), []
 
 
 def _is_meant(seen: Entry, token: str, holder: object) -> bool:
@@ -96,13 +154,3 @@ def _is_meant(seen: Entry, token: str, holder: object) -> bool:
         return token == holder
     block = BLOCK if token.endswith(MARK) else 1
     return seen.kind in ALONE and seen.fence <= holder < seen.fence + block  # type: ignore[operator]
-
-
-def holders_of(seen: Entry, tokens: Sequence[str] | None, described: Described) -> tuple[Holder, ...]:
-    """Return the holders with these tokens; None: all."""
-    alone = seen.kind in ALONE
-    return tuple(
-        holder_of(token, remaining_ms, seen.fence if alone else 0, *described[token])
-        for token, remaining_ms in seen.holders
-        if tokens is None or token in tokens
-    )

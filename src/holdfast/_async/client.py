@@ -38,20 +38,20 @@ from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
     # sync-add: from holdfast._async.client import Client as TasksClient
-    from holdfast._api.breaking import Asked, Broken
+    from holdfast._api.breaking import Asked, Broken, asking, breaking
     from holdfast._api.changes import Change
     from holdfast._api.deadlocks import Deadlock
     from holdfast._api.holder import Holder
     from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Kind, Listed
-    from holdfast._async.breaking import ask, break_
+    from holdfast._api.writes import compare_and_set, fenced_set
     from holdfast._async.condition import Condition
     from holdfast._async.decorators import locked
     from holdfast._async.election import Election
     from holdfast._async.gates import Barrier, CountDownLatch, Event
     from holdfast._async.multilock import MultiLock
     from holdfast._async.once import forget, get_or_set, once
-    from holdfast._async.optimistic import Optimistic, compare_and_set, fenced_set
+    from holdfast._async.optimistic import Optimistic
     from holdfast._async.overview import explain, find_deadlocks, list_locks, watch_lock
     from holdfast._async.rwlock import RWLock
     from holdfast._async.semaphore import Semaphore
@@ -59,16 +59,15 @@ if TYPE_CHECKING:
     from holdfast._reports.observing import Observer
 else:
     # What only some programs use is imported when it is first called: `holdfast run` stands in front of cron jobs.
-    ask, break_ = later("holdfast._async.breaking", "ask", "break_")
+    asking, breaking = later("holdfast._api.breaking", "asking", "breaking")
+    compare_and_set, fenced_set = later("holdfast._api.writes", "compare_and_set", "fenced_set")
     (Condition,) = later("holdfast._async.condition", "Condition")
     (locked,) = later("holdfast._async.decorators", "locked")
     (Election,) = later("holdfast._async.election", "Election")
     Barrier, CountDownLatch, Event = later("holdfast._async.gates", "Barrier", "CountDownLatch", "Event")
     (MultiLock,) = later("holdfast._async.multilock", "MultiLock")
     forget, get_or_set, once = later("holdfast._async.once", "forget", "get_or_set", "once")
-    Optimistic, compare_and_set, fenced_set = later(
-        "holdfast._async.optimistic", "Optimistic", "compare_and_set", "fenced_set"
-    )
+    (Optimistic,) = later("holdfast._async.optimistic", "Optimistic")
     explain, find_deadlocks, list_locks, watch_lock = later(
         "holdfast._async.overview", "explain", "find_deadlocks", "list_locks", "watch_lock"
     )
@@ -391,7 +390,12 @@ class Client:
 
         May be repeated. Raises the server's errors; not over a quorum.
         """
-        return await break_(self._on_one_server("break_"), check_name(name), kind, holder, reason, grace)
+        session = self._on_one_server("break_")
+        broken = await session.run(breaking(session, check_name(name), kind, holder, reason, grace))
+        for each in broken.holders:
+            forced = each in broken.forced
+            session.reports.broke(broken.kind, name, each.fencing_token or 0, each.who, reason, forced)
+        return broken
 
     async def ask(
         self, name: str, *, kind: Kind | None = None, holder: Holder | str | int | None = None, reason: str = ""
@@ -400,7 +404,8 @@ class Client:
 
         What follows is for the holder to decide. The arguments are those of `break_`.
         """
-        return await ask(self._on_one_server("ask"), check_name(name), kind, holder, reason)
+        session = self._on_one_server("ask")
+        return await session.run(asking(session, check_name(name), kind, holder, reason))
 
     def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
         """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""
@@ -421,7 +426,8 @@ class Client:
         command where the server has SET … IFEQ (Valkey 8.1, Redis 8.4), a script elsewhere. Returns whether it was set.
         Raises `OutcomeUnknown` when the answer was lost: it is not repeated, since that answer could mislead.
         """
-        return await compare_and_set(self._on_one_server("compare_and_set"), key, expected, new, ttl, keep_ttl)
+        session = self._on_one_server("compare_and_set")
+        return await session.run(compare_and_set(session, key, expected, new, ttl, keep_ttl))
 
     @explains_options
     async def once(
@@ -615,7 +621,8 @@ class Client:
     async def _fenced_set(
         self, key: str, value: Value, fencing_token: int, ttl_ms: int | None, remember_ms: int
     ) -> None:
-        await fenced_set(self._on_one_server("a guarded write"), key, value, fencing_token, ttl_ms, remember_ms)
+        session = self._on_one_server("a guarded write")
+        await session.run(fenced_set(session, key, value, fencing_token, ttl_ms, remember_ms))
 
 
 @explains_options

@@ -1,4 +1,4 @@
-"""Changing keys without a lock: optimistic writes, compare-and-set, and writes that a fencing token guards."""
+"""Changing keys without a lock, by optimistic writes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
 from holdfast._api.decorated import check_callable
-from holdfast._api.options import Duration, check_bool, check_count, check_name, check_names, check_value, ttl_ms_of
+from holdfast._api.options import check_count, check_names
+from holdfast._api.writes import TransactionBase, checked_command
 from holdfast._async.decorators import awaited
 from holdfast._async.lifecycle import Session
 from holdfast._core import optimistic
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
-from holdfast._core.keys import lock_keys
 from holdfast._core.optimistic import Value
-from holdfast.errors import ConfigurationError, OptimisticConflict, StaleFencingToken
+from holdfast.errors import OptimisticConflict
 
-__all__ = ["Optimistic", "Transaction", "compare_and_set", "fenced_set"]
+__all__ = ["Optimistic", "Transaction"]
 
 R = TypeVar("R")
 
@@ -24,34 +24,18 @@ R = TypeVar("R")
 _ATTEMPTS_MAX = 1_000_000
 
 
-def _checked(command: tuple[object, ...]) -> tuple[Value, ...]:
-    if not command:
-        raise ConfigurationError("command", command, "a command and its arguments")
-    name, *arguments = (check_value("command", word) for word in command)
-    return name.decode("utf-8", "replace"), *arguments
-
-
-class Transaction:
+class Transaction(TransactionBase):
     """What a function of `Optimistic` reads and writes through.
 
     Reads are carried out at once; writes are queued, and carried out together at the end if nothing has changed.
     """
 
-    def __init__(self, session: Session, connection: str, keys: tuple[str, ...]) -> None:
-        self._session = session
-        self._connection = connection
-        self._keys = keys
-        self._queued: list[tuple[Value, ...]] = []
-        #: What ended its connection, and with that the attempt, even if the function goes on.
-        self._ended: RequestFailed | None = None
-        #: As what the function was told so.
-        self._raised: BaseException | None = None
-
     async def execute(self, *command: Value) -> Reply:
         """Carry out a command now, as `execute("HGET", key, field)`: int, bytes, None, or a list of these."""
         session = self._session
         driver = session.driver  # raises when the client is closed: before there is something to run
-        read = optimistic.read(self._connection, self._keys[0], _checked(command), session.settings.request_timeout_s)
+        words, timeout_s = checked_command(command), session.settings.request_timeout_s
+        read = optimistic.read(self._connection, self._keys[0], words, timeout_s)
         try:
             return await driver.run(read)
         except RequestFailed as failure:
@@ -64,20 +48,6 @@ class Transaction:
     async def get(self, key: str) -> bytes | None:
         """The value of a key."""
         return cast("bytes | None", await self.execute("GET", key))
-
-    def queue(self, *command: Value) -> None:
-        """A command for the end, as `queue("HSET", key, field, value)`."""
-        self._queued.append(_checked(command))
-
-    def set(self, key: str, value: Value, ttl: Duration | None = None) -> None:
-        """Set a key at the end; `ttl` seconds to live, or without a limit."""
-        self.queue("SET", key, value, *(() if ttl is None else ("PX", ttl_ms_of(ttl))))
-
-    def delete(self, *keys: str) -> None:
-        """Delete keys at the end."""
-        if not keys:
-            raise ConfigurationError("keys", keys, "at least one key")
-        self.queue("DEL", *keys)
 
 
 class Optimistic:
@@ -144,30 +114,3 @@ class Optimistic:
 
     def __repr__(self) -> str:
         return f"<Optimistic over {', '.join(self._keys)}>"
-
-
-async def compare_and_set(
-    session: Session, key: str, expected: Value | None, new: Value, ttl: Duration | None, keep_ttl: bool
-) -> bool:
-    """See `Client.compare_and_set`."""
-    if check_bool("keep_ttl", keep_ttl) and ttl is not None:
-        raise ConfigurationError("keep_ttl", keep_ttl, "not both of ttl and keep_ttl")
-    ttl_ms = -1 if keep_ttl else None if ttl is None else ttl_ms_of(ttl)
-    if expected is None and keep_ttl:
-        ttl_ms = None  # there is none to keep
-    key, value = check_name(key, "key"), None if expected is None else check_value("expected", expected)
-    new, knows, settings = check_value("new", new), session.knows_ifeq, session.settings
-    return await session.run(optimistic.compare_and_set(key, value, new, ttl_ms, knows, settings))
-
-
-async def fenced_set(
-    session: Session, key: str, value: Value, fencing_token: int, ttl_ms: int | None, remember_ms: int
-) -> None:
-    """See `holdfast.fencing.guarded_set`."""
-    seen_key = f"{lock_keys(None, check_name(key, 'key')).base}:fenced"
-    checked = check_value("value", value)
-    timeout_s = session.settings.request_timeout_s
-    write = optimistic.fenced_set(key, seen_key, fencing_token, checked, ttl_ms, remember_ms, timeout_s)
-    seen = await session.run(write)
-    if seen is not None:
-        raise StaleFencingToken(key, fencing_token, seen)

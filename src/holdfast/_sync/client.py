@@ -38,38 +38,37 @@ from holdfast._sync.lock import Lock
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from holdfast._api.breaking import Asked, Broken
+    from holdfast._api.breaking import Asked, Broken, asking, breaking
     from holdfast._api.changes import Change
     from holdfast._api.deadlocks import Deadlock
     from holdfast._api.holder import Holder
     from holdfast._api.outcome import Outcome
     from holdfast._api.overview import Kind, Listed
+    from holdfast._api.writes import compare_and_set, fenced_set
     from holdfast._async.client import Client as TasksClient
     from holdfast._core.optimistic import Value
     from holdfast._reports.observing import Observer
-    from holdfast._sync.breaking import ask, break_
     from holdfast._sync.condition import Condition
     from holdfast._sync.decorators import locked
     from holdfast._sync.election import Election
     from holdfast._sync.gates import Barrier, CountDownLatch, Event
     from holdfast._sync.multilock import MultiLock
     from holdfast._sync.once import forget, get_or_set, once
-    from holdfast._sync.optimistic import Optimistic, compare_and_set, fenced_set
+    from holdfast._sync.optimistic import Optimistic
     from holdfast._sync.overview import explain, find_deadlocks, list_locks, watch_lock
     from holdfast._sync.rwlock import RWLock
     from holdfast._sync.semaphore import Semaphore
 else:
     # What only some programs use is imported when it is first called: `holdfast run` stands in front of cron jobs.
-    ask, break_ = later("holdfast._sync.breaking", "ask", "break_")
+    asking, breaking = later("holdfast._api.breaking", "asking", "breaking")
+    compare_and_set, fenced_set = later("holdfast._api.writes", "compare_and_set", "fenced_set")
     (Condition,) = later("holdfast._sync.condition", "Condition")
     (locked,) = later("holdfast._sync.decorators", "locked")
     (Election,) = later("holdfast._sync.election", "Election")
     Barrier, CountDownLatch, Event = later("holdfast._sync.gates", "Barrier", "CountDownLatch", "Event")
     (MultiLock,) = later("holdfast._sync.multilock", "MultiLock")
     forget, get_or_set, once = later("holdfast._sync.once", "forget", "get_or_set", "once")
-    Optimistic, compare_and_set, fenced_set = later(
-        "holdfast._sync.optimistic", "Optimistic", "compare_and_set", "fenced_set"
-    )
+    (Optimistic,) = later("holdfast._sync.optimistic", "Optimistic")
     explain, find_deadlocks, list_locks, watch_lock = later(
         "holdfast._sync.overview", "explain", "find_deadlocks", "list_locks", "watch_lock"
     )
@@ -383,7 +382,12 @@ class Client:
 
         May be repeated. Raises the server's errors; not over a quorum.
         """
-        return break_(self._on_one_server("break_"), check_name(name), kind, holder, reason, grace)
+        session = self._on_one_server("break_")
+        broken = session.run(breaking(session, check_name(name), kind, holder, reason, grace))
+        for each in broken.holders:
+            forced = each in broken.forced
+            session.reports.broke(broken.kind, name, each.fencing_token or 0, each.who, reason, forced)
+        return broken
 
     def ask(
         self, name: str, *, kind: Kind | None = None, holder: Holder | str | int | None = None, reason: str = ""
@@ -392,7 +396,8 @@ class Client:
 
         What follows is for the holder to decide. The arguments are those of `break_`.
         """
-        return ask(self._on_one_server("ask"), check_name(name), kind, holder, reason)
+        session = self._on_one_server("ask")
+        return session.run(asking(session, check_name(name), kind, holder, reason))
 
     def optimistic(self, *keys: str, attempts: int = 50) -> Optimistic:
         """Change `keys` (of the server, as they are; in a Cluster of one slot) without a lock; see `Optimistic`."""
@@ -413,7 +418,8 @@ class Client:
         command where the server has SET … IFEQ (Valkey 8.1, Redis 8.4), a script elsewhere. Returns whether it was set.
         Raises `OutcomeUnknown` when the answer was lost: it is not repeated, since that answer could mislead.
         """
-        return compare_and_set(self._on_one_server("compare_and_set"), key, expected, new, ttl, keep_ttl)
+        session = self._on_one_server("compare_and_set")
+        return session.run(compare_and_set(session, key, expected, new, ttl, keep_ttl))
 
     @explains_options
     def once(
@@ -595,7 +601,8 @@ class Client:
         return self._session
 
     def _fenced_set(self, key: str, value: Value, fencing_token: int, ttl_ms: int | None, remember_ms: int) -> None:
-        fenced_set(self._on_one_server("a guarded write"), key, value, fencing_token, ttl_ms, remember_ms)
+        session = self._on_one_server("a guarded write")
+        session.run(fenced_set(session, key, value, fencing_token, ttl_ms, remember_ms))
 
 
 @explains_options

@@ -5,45 +5,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from holdfast._api.changes import Change, changes
-from holdfast._api.client_info import client_id_of, client_key, lease_note_key
 from holdfast._api.deadlocks import Deadlock, deadlock_of
 from holdfast._api.decorated import check_callable, check_result
-from holdfast._api.holder import Described, Holder, Told, Waiting, holder_of
+from holdfast._api.holder import Holder, Waiting, holder_of
+from holdfast._api.looking import NAMED_MAX, behind, known, last_behind, listed_as, look, namespace_of, now, page
 from holdfast._api.overview import Listed, listed
-from holdfast._core.describe import PATIENCE_S, look_up
+from holdfast._core.describe import look_up
 from holdfast._core.keys import lock_keys
-from holdfast._core.kinds import ALONE, LEASED, LISTED, LISTED_AS
-from holdfast._core.overview import NAMES_MAX, Entry, Walk, counts_of, look_at
+from holdfast._core.kinds import LEASED
+from holdfast._core.overview import Walk
 from holdfast._core.signals import look_at_signals
 from holdfast._core.telling import Seen
-from holdfast._core.tokens import has_note
 from holdfast._sync.lifecycle import Session
-from holdfast.errors import ConfigurationError, HoldfastError, ServerError, shown
+from holdfast.errors import HoldfastError, shown
 
-__all__ = [
-    "described",
-    "everything",
-    "explain",
-    "find_deadlocks",
-    "holder_by",
-    "last_holder",
-    "list_locks",
-    "teller",
-    "watch_lock",
-]
+__all__ = ["everything", "explain", "find_deadlocks", "holder_by", "last_holder", "list_locks", "teller", "watch_lock"]
 
-#: How many holders and waiters of a lock are named: in a list, and of one that is watched.
-_NAMED_MAX = 16
-#: For how many looks grants are counted after the last that was seen; and of how many locks that is remembered.
-_LOOKS_COUNTED, _LOOKED_MAX = 60, 100_000
+#: How many holders and waiters of a lock are named that is watched.
 _WATCHED_MAX = 256
-#: A wait that was in vain takes no longer than this to say for whom, s each request.
-_LAST_PATIENCE_S = 0.25
 
 
 def list_locks(session: Session, pattern: str, counts: bool = False) -> Iterator[Listed]:
@@ -51,62 +35,34 @@ def list_locks(session: Session, pattern: str, counts: bool = False) -> Iterator
 
     `counts`: see to it that grants are counted of those that change.
     """
-    namespace = _namespace(session)
+    namespace = namespace_of(session)
     node = 0
     while True:
-        walk = Walk(namespace, pattern, _NAMED_MAX, not session.moves, session.settings)
+        walk = Walk(namespace, pattern, NAMED_MAX, not session.moves, session.settings)
         more = True
         while more:
-            page, more = session.run(walk.page(node))
-            grants = _counts(session, namespace, page) if counts else {}
-            for seen in page:
-                yield listed(seen, described(session, seen), grants.get(_listed_as(seen)))
+            found, more, told, grants = session.run(page(session, walk, node, counts))
+            for seen in found:
+                yield listed(seen, told, grants.get(listed_as(seen)))
         node += 1
         if node >= session.masters():
             return
 
 
-def _listed_as(seen: Entry) -> tuple[str, str]:
-    return LISTED_AS[seen.kind], seen.name
-
-
-def _counts(session: Session, namespace: str, page: Iterable[Entry]) -> dict[tuple[str, str], int]:
-    """How often these were granted since that is counted: those that were seen to change. Nothing without the right."""
-    if len(session.looks) > _LOOKED_MAX:
-        session.looks.clear()
-    busy = []
-    for seen in page:
-        which = _listed_as(seen)
-        before, left = session.looks.get(which, (seen.fence, 0))
-        left = _LOOKS_COUNTED if before != seen.fence else left - 1
-        session.looks[which] = (seen.fence, left)
-        if left > 0:
-            busy.append(which)
-    counts: dict[tuple[str, str], int] = {}
-    most = 1 if session.moves else NAMES_MAX
-    try:
-        for at in range(0, len(busy), most):
-            some = busy[at : at + most]
-            counts.update(zip(some, session.run(counts_of(namespace, some, session.settings)), strict=True))
-    except ServerError:
-        pass
-    return counts
-
-
 def find_deadlocks(session: Session) -> tuple[Deadlock, ...]:
-    _namespace(session)
+    namespace_of(session)
     return tuple(map(deadlock_of, session.run(session.detector().deadlocks())))
 
 
 def watch_lock(session: Session, name: str, every_s: float) -> Iterator[Change]:
     """Watch the lock, semaphore and election of that name, beginning with their current state; never ends by itself."""
-    namespace = _namespace(session)
-    names = [(kind, name) for kind in LISTED]
+    namespace_of(session)
     before: dict[int, Listed] = {}
     pause = session.driver.home.flag()
     while True:
-        for number, seen in enumerate(session.run(look_at(namespace, names, _WATCHED_MAX, session.settings))):
-            after = listed(seen, described(session, seen))
+        found, told = session.run(look(session, name, _WATCHED_MAX))
+        for number, seen in enumerate(found):
+            after = listed(seen, told)
             for change in changes(before.get(number), after):
                 yield explain(session, change)
             before[number] = after
@@ -115,89 +71,34 @@ def watch_lock(session: Session, name: str, every_s: float) -> Iterator[Change]:
 
 def everything(session: Session, name: str) -> tuple[list[Listed], dict[str, dict[str, Any]]]:
     """Return what is held or waited for under that name, one of each of `LISTED`; and all else, by its kind."""
-    names = [(kind, name) for kind in LISTED]
-    seen = session.run(look_at(session.namespace, names, _NAMED_MAX, session.settings))
-    found = [listed(each, described(session, each)) for each in seen]
-    timeout_s = session.settings.request_timeout_s
-    return found, session.run(look_at_signals(session.namespace, name, timeout_s))
+    found, told = session.run(look(session, name))
+    signals = session.run(look_at_signals(session.namespace, name, session.settings.request_timeout_s))
+    return [listed(seen, told) for seen in found], signals
 
 
 def explain(session: Session, change: Change) -> Change:
     """See `Client.explain`."""
     if change.what not in ("released", "expired") or change.who is None:
         return change
-    keys = lock_keys(_namespace(session), change.name).of(LEASED[change.kind])
+    keys = lock_keys(namespace_of(session), change.name).of(LEASED[change.kind])
     note = session.run(look_up(keys.note_of(change.who.token)))
     reason = None if note is None else shown(note.decode("utf-8", "replace"), 400)
     return change if reason is None else replace(change, what="broken", reason=reason)
 
 
-def _namespace(session: Session) -> str:
-    if session.namespace is None:
-        raise ConfigurationError("namespace", None, "a client with a namespace: without one, any key may be a lock")
-    return session.namespace
-
-
-def _look(session: Session, kind: str, name: str) -> Entry | None:
-    """Return what is stored under that name; None where that is not known at once."""
-    if session.quorum is not None:
-        return None
-    kind = kind if kind in LISTED else "lock"
-    settings = session.settings._replace(request_timeout_s=_LAST_PATIENCE_S)
-    try:
-        return session.run(look_at(session.namespace, [(kind, name)], _NAMED_MAX, settings))[0]
-    except HoldfastError:
-        return None
-
-
 def last_holder(session: Session, kind: str, name: str, token: str, waited: bool) -> Holder:
     """Return the holder for `AcquireTimeout`, best effort; unless `waited`, without a request."""
-    if not waited:
-        return holder_by(session, token, -1, 0, 0.0)
-    return _holder_in(session, token, _look(session, kind, name))
+    if waited:
+        try:
+            return holder_of(*session.run(last_behind(session, kind, name, token)))
+        except HoldfastError:
+            pass  # what is known of it says enough
+    return holder_of(token, -1, 0, *known(session, token))
 
 
-def _holder_in(session: Session, token: str, seen: Entry | None) -> Holder:
-    """Return the holder behind that token, as it was seen."""
-    remaining_ms, fence = -1, 0
-    if seen is not None and token in (held := dict(seen.holders)):
-        remaining_ms, fence = held[token], seen.fence if seen.kind in ALONE else 0
-    return holder_by(session, token, remaining_ms, fence, _LAST_PATIENCE_S)
-
-
-def holder_by(session: Session, token: str, remaining_ms: int, fence: int, patience_s: float = PATIENCE_S) -> Holder:
-    """The holder behind that token. Takes a request the first time that its client is asked about, or its note.
-
-    `patience_s`: for each; 0: as far as they are known here.
-    """
-    try:
-        told = _told_by(session, token, patience_s)
-    except HoldfastError:
-        told = None, None  # what is known of it says enough
-    return holder_of(token, remaining_ms, fence, *told)
-
-
-def described(session: Session, seen: Entry) -> Described:
-    """Return what clients say of themselves and of their leases; known answers are not asked for again."""
-    waiters = {token: _told_by(session, token, noted=False) for token, _ in seen.waiters}
-    return waiters | {token: _told_by(session, token) for token, _ in seen.holders}
-
-
-def _told_by(session: Session, token: str, patience_s: float = PATIENCE_S, noted: bool = True) -> Told:
-    client = note = None
-    if (client_id := client_id_of(token)) is not None:
-        client = _known(session, client_id, client_key(session.namespace, client_id), patience_s)
-    if noted and has_note(token):
-        note = _known(session, token, lease_note_key(session.namespace, token), patience_s)
-    return client, note
-
-
-def _known(session: Session, whose: str, key: str, patience_s: float) -> bytes | None:
-    told = session.told_by.get(whose)
-    if told is None and patience_s:
-        told = session.run(look_up(key, patience_s))
-        session.hear(whose, told)
-    return told
+def holder_by(session: Session, token: str, remaining_ms: int, fence: int) -> Holder:
+    """The holder behind that token. Takes a request the first time that its client is asked about, or its note."""
+    return holder_of(*session.run(behind(session, token, remaining_ms, fence)))
 
 
 def teller(lock: Any, on_wait: Callable[[Waiting], object]) -> Callable[[Seen], Any]:
@@ -205,25 +106,13 @@ def teller(lock: Any, on_wait: Callable[[Waiting], object]) -> Callable[[Seen], 
     check_callable("on_wait", on_wait)
 
     def tell(seen: Seen) -> None:
-        holder, place = _now(lock, seen)
+        try:
+            held, place = lock._session.run(now(lock, seen))
+        except HoldfastError:
+            held, place = None, seen.place  # it may be why it waits
+        holder = None if held is None else holder_of(*held)
         told = Waiting(lock._label, lock._name, seen.waited_s, place + 1 if place >= 0 else None, holder)
         result = on_wait(told)
         check_result(on_wait, result, "threads", "on_wait", "it is called while a lock is waited for")
 
     return tell
-
-
-def _now(lock: Any, seen: Seen) -> tuple[Holder | None, int]:
-    """Return the holder and the place in the queue, as of now, or of the last request."""
-    session, token, place = lock._session, seen.holder, seen.place
-    try:
-        if session.quorum is not None:
-            return lock.holder(), place
-        now = _look(session, lock._kind, lock._name)
-        if now is not None and now.holders:
-            waiting, holding = [each for each, _ in now.waiters], [each for each, _ in now.holders]
-            place = waiting.index(seen.token) if seen.token in waiting else place
-            token = token if token in holding else holding[0]
-        return (None if token is None else _holder_in(session, token, now)), place
-    except HoldfastError:
-        return None, place  # it may be why it waits
