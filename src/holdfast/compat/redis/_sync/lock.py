@@ -17,12 +17,12 @@ from typing import Any, Literal, Self
 from redis import exceptions as theirs
 from redis.lock import Lock as Theirs
 
-from holdfast._sync.by_token import Held, TokenLock, client_behind
+from holdfast._sync.by_token import TokenLock, client_behind
 from holdfast._sync.client import Client
 from holdfast._sync.lease import Lease
 from holdfast.compat.redis.errors import as_theirs, translated
-from holdfast.compat.redis.hooks import PerThread, Shared, is_replaced, script_texts, text_of
-from holdfast.errors import AcquireTimeout, HoldfastError, LeaseLost, NotHeld
+from holdfast.compat.redis.hooks import Common, is_replaced, text_of
+from holdfast.errors import AcquireTimeout, HoldfastError, LeaseLost
 
 __all__ = ["Lock", "locks_of"]
 
@@ -42,7 +42,7 @@ def locks_of(redis: Any) -> Client:
     return locks
 
 
-class Lock(Theirs):
+class Lock(Common, Theirs):
     """A drop-in for `redis.lock.Lock`, on the queue and the leases of holdfast.
 
         lock = redis.Redis().lock("orders", lock_class=holdfast.compat.redis.Lock)
@@ -56,66 +56,16 @@ class Lock(Theirs):
     set, as in redis-py; a subclass with its own `do_acquire` polls, since that is called for each attempt.
     """
 
-    # Not those that redis-py registers for its own class.
-    lua_release: Any = None
-    lua_extend: Any = None
-    lua_reacquire: Any = None
-
-    def __init__(
-        self,
-        redis: Any,
-        name: str | bytes | memoryview,
-        timeout: float | None = None,
-        sleep: float = 0.1,
-        blocking: bool = True,
-        blocking_timeout: float | None = None,
-        thread_local: bool = True,
-        raise_on_release_error: bool = True,
-    ) -> None:
-        self.redis = redis
-        self.name: Any = name
-        self.timeout = timeout
-        self.sleep = sleep
-        self.blocking = blocking
-        self.blocking_timeout = blocking_timeout
-        self.thread_local = bool(thread_local)
-        self.raise_on_release_error = raise_on_release_error
-        self.local: Any = PerThread() if thread_local else Shared()
-        self._aim(redis, name, timeout)
-        self.register_scripts()
-
     def _aim(self, redis: Any, name: Any, timeout: Any) -> None:
         key = text_of(name, "name")
         self._lock = TokenLock(locks_of(redis), key, timeout or None, renew=not timeout, argument="timeout")
         self._key = key
-
-    def __setattr__(self, attribute: str, value: object) -> None:
-        if attribute in ("redis", "name", "timeout") and "_key" in vars(self):
-            now = {**vars(self), attribute: value}
-            self._aim(now["redis"], now["name"], now["timeout"])
-        super().__setattr__(attribute, value)
-
-    def register_scripts(self) -> None:
-        """Register the scripts of a subclass (`LUA_EXTEND_SCRIPT`, …); there are no others."""
-        for attribute, text in script_texts(self).items():
-            setattr(self, attribute, self.redis.register_script(text))
 
     @property
     def lease(self) -> Lease | None:
         """The lease of a held lock without `timeout`, to learn of its loss; else None."""
         held = self._known
         return held.lease if held is not None else None
-
-    @property
-    def fencing_token(self) -> int | None:
-        """The fencing token for the protected resource to check; None unless this object has acquired the lock."""
-        held = self._known
-        return held.fencing_token if held is not None else None
-
-    @property
-    def _known(self) -> Held | None:
-        held: Held | None = getattr(self.local, "held", None)  # `local` may be another object by now
-        return held
 
     def __enter__(self) -> Self:
         if self.acquire():
@@ -212,7 +162,6 @@ class Lock(Theirs):
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
         """Add seconds to its ttl, or set it to that many. Raises `LockError`, or `LockNotOwnedError` if it was lost."""
-        self._held("extend()")
         self._refuse_unlimited("extend")
         return self.do_extend(additional_time, replace_ttl)
 
@@ -232,7 +181,6 @@ class Lock(Theirs):
 
     def reacquire(self) -> Literal[True]:
         """Set its ttl to `timeout` again. Raises `LockError`, or `LockNotOwnedError` if it was lost."""
-        self._held("reacquire()")
         self._refuse_unlimited("reacquire")
         return self.do_reacquire()
 
@@ -243,27 +191,3 @@ class Lock(Theirs):
             if self.lua_reacquire is not None:
                 return self._found(self._call(self.lua_reacquire, int((self.timeout or 0) * 1000)), held)
             return self._found(held.extend(self.timeout or 0), held)
-
-    def _call(self, script: Any, *args: int | str) -> object:
-        return script(keys=[self.name], args=[self.local.token, *args], client=self.redis)
-
-    def _found(self, done: object, held: Held) -> Literal[True]:
-        if not done:
-            raise LeaseLost(self._key, held.loss)
-        return True
-
-    def _held(self, operation: str) -> Held:
-        """Return what is held under `local.token`, which other code may have set."""
-        token = self.local.token
-        if token is None:
-            raise as_theirs(NotHeld(self._key, operation), self._key)
-        held = self.local.held = self._as(token)
-        return held
-
-    def _as(self, token: Any) -> Held:
-        text, held = text_of(token, "token"), self._known
-        return held if held is not None and held.token == text else self._lock.of(text)
-
-    def _refuse_unlimited(self, what: str) -> None:
-        if not self.timeout:
-            raise as_theirs(HoldfastError(f"Cannot {what} a lock with no timeout: it is renewed by itself"), self._key)
