@@ -135,14 +135,14 @@ def _without_secrets(value: Any, address: bool) -> Any:
     if type(value) in (list, tuple) and len(value) <= 100:
         return [_without_secrets(each, address) for each in value]
     if not isinstance(value, _PLAIN) and (address or _may_show_secrets(value)):
-        return _KindOf(value)
+        return _KindOf(f"<{type(value).__module__}.{type(value).__qualname__}>")
     return value
 
 
 def _may_show_secrets(value: object) -> bool:
-    for mark in ("from_url", "connection_pool", "connection_kwargs", "netloc"):  # the last one: a URL in its parts
-        if hasattr(value, mark):
-            return True
+    marks = ("from_url", "connection_pool", "connection_kwargs", "netloc")  # the last one: a URL in its parts
+    if any(hasattr(value, mark) for mark in marks):
+        return True
     try:
         shown = repr(value)
     except Exception:
@@ -150,14 +150,10 @@ def _may_show_secrets(value: object) -> bool:
     return "://" in shown or "@" in shown
 
 
-class _KindOf:
+class _KindOf(str):
     """What an error keeps of a value that it must not show."""
 
-    def __init__(self, value: object) -> None:
-        self._shown = f"<{type(value).__module__}.{type(value).__qualname__}>"
-
-    def __repr__(self) -> str:
-        return self._shown
+    __repr__ = str.__str__
 
 
 def _shown(value: object) -> str:
