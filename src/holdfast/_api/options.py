@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 from holdfast._runtime.lazily import importing
@@ -134,7 +134,7 @@ def check_namespace(namespace: object) -> str | None:
     return namespace
 
 
-def check_bool(argument: str, value: Any) -> bool:
+def check_bool(value: Any, argument: str) -> bool:
     if not isinstance(value, bool):
         raise ConfigurationError(argument, value, "True or False")
     return value
@@ -266,10 +266,6 @@ _ELSEWHERE = {
 }
 
 
-def _flag_of(value: object, name: str) -> bool:
-    return check_bool(name, value)
-
-
 def _replicas_of(value: Any, name: str) -> int | Literal["all"]:
     if value != "all" and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100):
         raise ConfigurationError(name, value, 'a number from 1 to 100, "all", or None')
@@ -302,18 +298,19 @@ def _crash_ms_of(value: object, name: str) -> int:
 #: Where each option stands in `Options`, and what makes that of (what was given, its name).
 _FIELDS: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "ttl": ("ttl_ms", ttl_ms_of),
-    "renew": ("renew", _flag_of),
+    "renew": ("renew", check_bool),
     "max_hold": ("max_hold_ms", ttl_ms_of),
     "at_least": ("at_least_ms", ttl_ms_of),
     "sync_replicas": ("sync_replicas", _replicas_of),
-    "confirm_release": ("confirm_release", _flag_of),
+    "confirm_release": ("confirm_release", check_bool),
     "on_wanted": ("on_wanted", _callback_of),
     "deadlock_check": ("deadlock_check_s", _period_s_of),
     "crash_release": ("crash_release_ms", _crash_ms_of),
     "queue_limit": ("queue_limit", lambda value, name: check_count(name, value, 0, QUEUE_MAX)),
     "note": ("note_text", _note_of),
+    "cache_for": ("kept_ms", ttl_ms_of),
 }
-#: Those that only some methods take, and what else they have to be.
+#: Those that locks alone take, and what else they have to be.
 _OF_LOCKS = {
     "cache_for": "None: only what lock() makes is cached",
     "crash_release": "None: only what lock() makes has it",
@@ -327,16 +324,19 @@ def _unexpected(name: str) -> str:
 def options_of(
     given: LeaseOptions | LockOptions,
     defaults: Options = Options(),  # noqa: B008 - it is immutable
-    of_lock: bool = False,
+    of_locks: Collection[str] = (),
 ) -> Options:
-    """Check what was given, and return it over the defaults. TypeError for an unknown option, as for any call."""
+    """Check what was given, and return it over the defaults. TypeError for an unknown option, as for any call.
+
+    `of_locks`: which of the options that locks alone take may be given.
+    """
     changed: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in _FIELDS and name not in _OF_LOCKS:
+        if name not in _FIELDS:
             raise TypeError(f"{_unexpected(name)}; options are {', '.join(_FIELDS)}")
         if value is None:
             continue
-        if name in _OF_LOCKS and not (of_lock and name in _FIELDS):
+        if name in _OF_LOCKS and name not in of_locks:
             raise ConfigurationError(name, value, _OF_LOCKS[name])
         field, make = _FIELDS[name]
         changed[field] = make(value, name)
@@ -345,10 +345,8 @@ def options_of(
 
 def lock_options_of(given: LockOptions, defaults: Options) -> Options:
     """The same for a lock."""
-    cache_for = given.get("cache_for")
-    kept_ms = ttl_ms_of(cache_for, "cache_for") if cache_for else 0
-    options = options_of({**given, "cache_for": None} if cache_for else given, defaults, of_lock=True)
-    argument, half_s = "cache_for", options.ttl_ms / 2000
+    options = options_of(given, defaults, _OF_LOCKS)
+    argument, kept_ms, half_s = "cache_for", options.kept_ms, options.ttl_ms / 2000
     if 2 * kept_ms > options.ttl_ms:
         allowed = f"half of the ttl at most: {half_s:g} s"
     elif kept_ms and options.sync_replicas is not None:
@@ -360,8 +358,8 @@ def lock_options_of(given: LockOptions, defaults: Options) -> Options:
     elif 2 * options.crash_release_ms > options.ttl_ms:
         argument, allowed = "crash_release", f"half of the ttl at most: {half_s:g} s; or 0 for none"
     else:
-        return options._replace(kept_ms=kept_ms) if kept_ms else options
-    value = cache_for if argument == "cache_for" else options.crash_release_ms / 1000
+        return options
+    value = given.get("cache_for") if argument == "cache_for" else options.crash_release_ms / 1000
     raise ConfigurationError(argument, value, allowed)
 
 

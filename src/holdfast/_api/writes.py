@@ -18,7 +18,7 @@ def compare_and_set(
     session: SessionBase, key: str, expected: Value | None, new: Value, ttl: Duration | None, keep_ttl: bool
 ) -> Protocol[bool]:
     """See `Client.compare_and_set`."""
-    if check_bool("keep_ttl", keep_ttl) and ttl is not None:
+    if check_bool(keep_ttl, "keep_ttl") and ttl is not None:
         raise ConfigurationError("keep_ttl", keep_ttl, "not both of ttl and keep_ttl")
     ttl_ms = -1 if keep_ttl else None if ttl is None else ttl_ms_of(ttl)
     if expected is None and keep_ttl:

@@ -124,7 +124,7 @@ class Client:
     ) -> None:
         """See the class."""
         checked = check_namespace(namespace)
-        self._options = options_of(options, of_lock=True)
+        self._options = options_of(options, of_locks=("crash_release",))
         settings = _settings if tenure is None else _settings._replace(tenure_ms=tenure_ms_of(tenure))
         self._session = Session(redis_client, checked, settings, observer)
 
@@ -193,7 +193,7 @@ class Client:
         Sends nothing. Raises `ConfigurationError` for what is not allowed.
         """
         resolved = lock_options_of(options, self._options)
-        return Lock(self._session, check_name(name), resolved, check_bool("reentrant", reentrant))
+        return Lock(self._session, check_name(name), resolved, check_bool(reentrant, "reentrant"))
 
     @explains_options
     def lock_for(self, subject: object, *, reentrant: bool = False, **options: Unpack[LockOptions]) -> Lock:
@@ -555,7 +555,7 @@ class Client:
         `reentrant`: as in `lock`. Signature and types are kept. A loss cancels the body, as by `async with`.
         """
         make = partial(self.lock, reentrant=reentrant, **options)
-        return locked(make, template, check_bool("skip_if_held", skip_if_held), timeout_of(timeout), otherwise)
+        return locked(make, template, check_bool(skip_if_held, "skip_if_held"), timeout_of(timeout), otherwise)
 
     # sync-say: A loss cancels the body, as by `async with`. => A loss is raised at the end, as by `with`.
 

@@ -224,7 +224,7 @@ class Lease(LeaseBase):
         background, and `close()` waits for it. What this client asks of the lock next comes after it.
         """
         if wait is not None:
-            check_bool("wait", wait)
+            check_bool(wait, "wait")
         if not await self._release(wait):
             raise self._ended("release()")
 
