@@ -6,16 +6,20 @@ behind those, or late ones could take back what it sets.
 
 from __future__ import annotations
 
+import time
 from typing import Any, NamedTuple
 
 from holdfast._core.record import LeaseRecord
-from holdfast._core.tokens import TOKEN_MAX
+from holdfast._core.replies import LockSeen
+from holdfast._core.tokens import BLOCK, MARK, TOKEN_MAX
 from holdfast._runtime.lazily import importing
 from holdfast.errors import ConfigurationError
 
-__all__ = ["Handle", "handle_of", "read_handle"]
+__all__ = ["Handle", "handle_of", "read_handle", "verify"]
 
 _MARK = "holdfast lease"
+#: By how much the clocks of server and client may differ, µs.
+_CLOCKS_APART_US = 60_000_000
 
 
 class Handle(NamedTuple):
@@ -65,3 +69,16 @@ def _fits(namespace: Any, name: Any, token: Any, fence: Any, extensions: Any) ->
         and type(extensions) is int
         and extensions >= 0
     )
+
+
+async def verify(lock: Any, given: Handle, text: str) -> None:
+    """Refuse a handle whose fencing token is not that of the lease: the resource would go by it. A protocol."""
+    seen: LockSeen = await lock._how.inspect()
+    fence = given.fencing_token
+    block = BLOCK if given.token.endswith(MARK) else 1
+    known = seen.fence <= fence < seen.fence + block
+    if not seen.fence:  # held for more than a day, it is forgotten
+        known = fence <= time.time_ns() // 1000 + _CLOCKS_APART_US
+    if seen.holder == given.token and not known:
+        allowed = "one that was not altered: its fencing token is not that of the lease"
+        raise ConfigurationError("handle", text, allowed)

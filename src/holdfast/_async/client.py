@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack
 
 from holdfast._api.decorated import name_of
 from holdfast._api.endpoints import client_of_url, members_of
-from holdfast._api.handles import read_handle
+from holdfast._api.handles import read_handle, verify
 from holdfast._api.options import (
     PERMITS_MAX,
     Duration,
@@ -216,10 +216,10 @@ class Client:
         the server's errors, after which it may be tried again. A handle that is adopted twice gives two objects for one
         lease, of which the first release ends both.
         """
-        self._on_one_server("a lease that is handed over")
+        session = self._on_one_server("a lease that is handed over")
         given = read_handle(handle, self.namespace)
         lock = self.lock(given.name, reentrant=reentrant, **options)
-        await lock._verify(given, handle)
+        await session.run(verify(lock, given, handle))
         return await lock._resume(*given[2:], sys._getframe(1))
 
     @explains_options

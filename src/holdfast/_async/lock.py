@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from copy import copy
 from functools import partial
@@ -28,22 +27,17 @@ from holdfast._core.record import RENEWAL, LeaseRecord
 from holdfast._core.replies import LockSeen
 from holdfast._core.snapshot import snapshot
 from holdfast._core.telling import telling
-from holdfast._core.tokens import BLOCK, MARK
 from holdfast._core.waiting import Grant
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import importing, lazily
 from holdfast.errors import AcquireTimeout, AlreadyHeld, ConfigurationError, LeaseLost
 
 if TYPE_CHECKING:
-    from holdfast._api.handles import Handle
     from holdfast._api.holder import Holder, LockStatus, Waiting
 
 __all__ = ["Leasable", "Lock"]
 
 L = TypeVar("L", bound=Lease)
-
-#: By how much the clocks of server and client may differ, µs.
-_CLOCKS_APART_US = 60_000_000
 
 
 # sync-drop
@@ -179,19 +173,6 @@ class Lock(Leasable[Lease]):
             # Its next extension outdates all of them.
             record.extensions, record.least_ms = extensions, 0
         return record
-
-    async def _verify(self, given: Handle, text: str) -> None:
-        """Refuse a handle whose fencing token is not that of the lease: the resource would go by it."""
-        seen = await self._inspect()
-        fence = given.fencing_token
-        block = BLOCK if given.token.endswith(MARK) else 1
-        known = seen.fence <= fence < seen.fence + block
-        if not seen.fence:  # held for more than a day, it is forgotten
-            known = fence <= time.time_ns() // 1000 + _CLOCKS_APART_US
-        if seen.holder == given.token and not known:
-            raise ConfigurationError(
-                "handle", text, "one that was not altered: its fencing token is not that of the lease"
-            )
 
     async def _resume(self, token: str, fence: int, extensions: int, frame: FrameType) -> Lease:
         """The lease of what that token holds, if it does."""
