@@ -311,7 +311,7 @@ def test_its_requests_are_those_of_a_lock(client: Client) -> None:
 
 
 def test_what_the_next_turn_gives_back_is_not_kept(client: Client) -> None:
-    """It leaves as the owner, while the release that has made it that goes on."""
+    """Leave as the owner, while the release that has made it the owner goes on."""
     lines = Lines(DEFAULT, nullcontext(), client.early)
     first, second = LocalWaiter(TOKEN, 0.0), LocalWaiter("b+", 0.0)
     for turn in (first, second):

@@ -268,7 +268,7 @@ def test_the_last_one_that_leaves_as_the_owner_alone_gives_back(block: bool) -> 
 
 
 def test_what_becomes_of_a_line_is_nothing_to_one_that_has_handed_on() -> None:
-    """It may be held up behind that: the next one has had the lease, and released it, or given it to a process."""
+    """Hold it up behind that: the next one has had the lease, and released it, or given it to a process."""
     _, second, third, _ = marked(of := lines())
     ends: list[bool] = []
 
