@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from holdfast._core.agent.agent import Agent
-from holdfast._core.agent.runner import SUSPENDED, Task
+from holdfast._core.agent.runner import SUSPENDED, OnEnd, Task
 from holdfast._core.effects import Call, Command, Listen, Now, Protocol, Random, Reply, Sleep, Spawn, Unlisten
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import sharded_inbox
@@ -254,6 +254,10 @@ class Process(Agent):
     def token(self) -> str:
         self._sequence += 1
         return make_token(self.id, 1, self._sequence)
+
+    def begin(self, protocol: Protocol[Any], label: str, on_end: OnEnd | None = None) -> Task:
+        """Run it for a caller, from the next moment on: many are begun before the world runs."""
+        return self._add(Task(protocol, label, False, on_end))
 
     def _add(self, task: Task) -> Task:
         watched = _Watched(self, task.protocol)

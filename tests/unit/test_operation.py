@@ -211,19 +211,17 @@ def test_without_anything_to_give_back_an_abandoned_result_is_dropped() -> None:
     runner = Made()
 
     async def look() -> int:
+        await Sleep(1.0)
         return 1
 
     operation = Operation(runner, look(), lambda: pytest.fail("its caller has left"))
-    runner.call(operation.begin)
-    act, _ = runner.acts.popleft()
-    act()
+    operation.begin()
     operation.abandon(lambda act: None)
-    runner.go()
+    runner.wake()
     assert operation.result == 1 and not operation.over and not runner.tasks
 
 
-def test_who_leaves_between_its_beginning_and_its_first_step_has_the_protocol_clean_up() -> None:
-    """Acts of callers come first in a turn of the engine, so the leaving overtakes that step."""
+def test_who_leaves_right_behind_its_beginning_has_the_protocol_clean_up() -> None:
     played = Played()
     begin, args = played.runner.acts.popleft()
     begin(*args)

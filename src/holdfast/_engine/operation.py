@@ -66,7 +66,8 @@ class Operation:
             return
         protocol, self._protocol = self._protocol, None  # which may know its client, and would keep that
         assert protocol is not None
-        self._task = self._runner.begin(protocol() if callable(protocol) else protocol, "operation", self._ended)
+        task = self._runner.begin(protocol() if callable(protocol) else protocol, "operation", self._ended)
+        self._task = None if task.done else task
 
     def _close(self) -> None:
         protocol, self._protocol = self._protocol, None
@@ -122,9 +123,7 @@ class Operation:
 
     def _leave(self) -> None:
         task = self._task
-        if task is not None and task.ticket == 0 and not task.done:
-            self._runner.soon(self._leave)  # behind its beginning
-        elif task is not None:
+        if task is not None:
             self._runner.interrupt(task, Abandoned())
         else:
             self._close()  # it was not submitted

@@ -76,11 +76,14 @@ class Runner:
     # -- tasks ------------------------------------------------------------------------------------
 
     def begin(self, protocol: Protocol[Any], label: str, on_end: OnEnd | None = None) -> Task:
-        """Run it for a caller, from the next moment on."""
-        return self._add(Task(protocol, label, False, on_end))
+        """Run it for a caller, now: not by a protocol that runs."""
+        task = Task(protocol, label, False, on_end)
+        self.tasks[task] = None
+        self.drive(task, None, None)
+        return task
 
     def spawn(self, protocol: Protocol[Any], label: str = "") -> Task:
-        """Run it in the background. It handles its own trouble."""
+        """Run it in the background, from the next moment on. It handles its own trouble."""
         return self._add(Task(protocol, label, True, None))
 
     def is_for_caller(self, task: Task) -> bool:
