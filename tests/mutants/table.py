@@ -515,14 +515,14 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a reply that comes after its validity is accepted",
         WAITING,
-        "if reply[0] == 1 and now < deadline(asked_at, ttl_ms):",
-        "if reply[0] == 1:",
+        "or now >= (until := deadline(",
+        "or 0 > (until := deadline(",
     ),
     Mutant(
         "the fast path takes a refusal for a grant",
         WAITING,
-        "if reply[0] == 1 and now < deadline(asked_at, ttl_ms):",
-        "if now < deadline(asked_at, ttl_ms):",
+        "if reply[0] != 1 or now >= (until",
+        "if now >= (until",
     ),
     Mutant(
         "the fast path takes a release that stopped early for done",
