@@ -122,9 +122,10 @@ class World:
         self.os = _passing(
             os,
             urandom=self._identities.randbytes,
-            eventfd=lambda *_: _Bell(self).number,
-            eventfd_write=lambda fd, _: self.things[fd].ring(),
-            eventfd_read=lambda fd: self.things[fd].silence(),
+            pipe=lambda: (_Bell(self).number,) * 2,
+            set_blocking=lambda *_: None,
+            write=lambda fd, _: self.things[fd].ring(),
+            read=lambda fd, _: self.things[fd].silence(),
             close=lambda fd: self.things[fd].close(),
         )
         self.time = _passing(time, sleep=self.sleep, monotonic=self.clock, time=self.clock)
@@ -626,7 +627,7 @@ class _Thing:
 
 
 class _Bell(_Thing):
-    """What `os.eventfd` makes."""
+    """Both ends of an `os.pipe`."""
 
     _rung = False
 

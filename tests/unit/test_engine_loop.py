@@ -325,9 +325,8 @@ def test_a_handler_that_raises_leaves_no_act_half_done_where_callers_do_its_work
     eventually(lambda: engine.thread is None and not engine._acts)
 
 
-def test_without_epoll_and_eventfd_it_runs_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_epoll_it_runs_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("select.epoll", raising=False)
-    monkeypatch.delattr("os.eventfd", raising=False)
     found: list[int] = []
     with running_engine() as engine:
         for number in range(50):

@@ -23,7 +23,6 @@ import os
 import select
 import selectors
 import signal
-import socket
 import sys
 import threading
 import time
@@ -80,41 +79,26 @@ class _Bell:
     """Ends the wait of a selector from any thread."""
 
     def __init__(self) -> None:
-        self._pair: tuple[socket.socket, socket.socket] | None = None
-        if hasattr(os, "eventfd"):
-            self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        else:
-            self._pair = socket.socketpair()
-            for end in self._pair:
-                ours(end)
-                end.setblocking(False)
-            self.fd = self._pair[0].fileno()
+        self.fd, self._end = os.pipe()
+        for fd in (self.fd, self._end):
+            os.set_blocking(fd, False)
 
     def ring(self) -> None:
         try:
-            if self._pair is None:
-                os.eventfd_write(self.fd, 1)
-            else:
-                self._pair[1].send(b"!")
-        except (OSError, ValueError):
+            os.write(self._end, b"!")
+        except OSError:
             pass  # it rings already, or has ended
 
     def silence(self) -> None:
         try:
-            if self._pair is None:
-                os.eventfd_read(self.fd)
-            else:
-                self._pair[0].recv(4096)
-        except (OSError, ValueError):
+            os.read(self.fd, 4096)
+        except OSError:
             pass
 
     def close(self) -> None:
-        fd, self.fd = self.fd, -1  # first: a ring from now on reaches nothing else
-        if self._pair is None:
+        ends, self.fd, self._end = (self._end, self.fd), -1, -1  # first: a ring from now on reaches nothing else
+        for fd in ends:
             os.close(fd)
-        else:
-            for end in self._pair:
-                end.close()
 
 
 class _Poller:
