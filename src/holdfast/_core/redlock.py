@@ -154,13 +154,12 @@ class Quorum:
 
     # What could not be given back at once.
 
-    def owe(self, index: int, token: str, keys: LockKeys, until: float, now: float) -> Protocol[None] | None:
-        """Remember to give back at a member; returns the protocol to spawn, when none is at it already."""
+    async def owe(self, index: int, token: str, keys: LockKeys, until: float, now: float) -> None:
+        """Remember to give back at a member."""
         self._debts[index][token] = (keys, until, now)
-        if index in self._paying:
-            return None
-        self._paying.add(index)
-        return self._pay(index)
+        if index not in self._paying:
+            self._paying.add(index)
+            await Spawn(self._pay(index))
 
     def settled(self, index: int, token: str) -> None:
         """Settle a debt at a member that has answered after all."""
@@ -339,9 +338,7 @@ async def _release_all(
         for index, answer in zip(members, answers, strict=True):
             unsettled = answer is None or (isinstance(answer, RequestFailed) and answer.unsettled)
             if unsettled and index not in heard:
-                payer = quorum.owe(index, token, keys, now + ttl_ms / 1000 + 1.0, now)
-                if payer is not None:
-                    await Spawn(payer)
+                await quorum.owe(index, token, keys, now + ttl_ms / 1000 + 1.0, now)
     return answers
 
 
