@@ -348,7 +348,7 @@ def test_lasting_refusal_ends_it_at_once() -> None:
     with pytest.raises(RequestFailed, match="NOAUTH"):
         driver.run(acquire(None))
     assert driver.now == pytest.approx(1000.01)
-    assert driver.count(Spawn) == 0, "nothing was carried out"
+    assert driver.count(Spawn) == 1, "a script may have been ended behind its first write"
 
 
 @pytest.mark.parametrize("timeout_s", [0.0, 1.0])

@@ -478,8 +478,8 @@ class _Waiting:
     async def outlasts(self, failure: RequestFailed) -> bool:
         """Pause after trouble, and return whether to ask again."""
         self.stray = self.stray or failure.maybe_executed
-        # What one request was to do is undone where it may have been carried out; others may have been before the last.
-        self.doubtful = self.acquisition.polls is not None
+        if failure.kind.islower() and self.acquisition.polls is None:
+            self.doubtful = False  # no server has said so, and it was the only request: if that is in doubt, it strays
         sync = self.acquisition.sync
         if isinstance(sync, Replicas) and (lacking := sync.failed(failure)) is not None:
             raise lacking from None
