@@ -1,6 +1,11 @@
 """A client in the engine: the agent of the core, with links to its servers.
 
 Law: everything here runs in the engine's thread.
+
+Theory: the topology finds the server of a key, and a request goes there by the connection that all share; but a session
+(WATCH … EXEC) keeps one of its own, and so does a script that replicas have to acknowledge. Where a server sends it on
+(MOVED, ASK), it follows. An inbox is open when the server has confirmed the subscription, and a script there has told
+us something by it.
 """
 
 from __future__ import annotations

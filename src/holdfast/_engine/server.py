@@ -1,4 +1,9 @@
-"""One server of one client: its connections, made when they are first needed."""
+"""One server of one client: its connections, made when they are first needed.
+
+Theory: `link` is shared by all requests, and where the server speaks RESP3, its messages come by it, too; else by a
+second one (`_inbox`). What blocks takes one of its own (`private`), and returns it to the `spares`. A link that is
+retired, or has ended, says so (`forget_link`), and the next request makes another one.
+"""
 
 from __future__ import annotations
 
