@@ -311,8 +311,8 @@ class Process(Agent):
 
     # -- requests ---------------------------------------------------------------------------------
 
-    def place_of(self, key: str, node: int | None) -> int | tuple[int, str]:
-        server = self._server_of(key, node)
+    def place_of(self, key: str) -> int | tuple[int, str]:
+        server = self._server_of(key, None)
         return (server, sharded_inbox(self.world.inboxes, key, self.id)) if self.world.options.cluster else server
 
     def _server_of(self, key: str, node: int | None) -> int:

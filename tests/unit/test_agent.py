@@ -79,8 +79,8 @@ class Made(Agent):
     ) -> None:
         self.sent.append(Asked(effect, answer))
 
-    def place_of(self, key: str, node: int | None) -> int | str:
-        return self.places.get(key, node or 0)
+    def place_of(self, key: str) -> int | str:
+        return self.places.get(key, 0)
 
     def unsubscribe(self, place: Any) -> None:
         self.unsubscribed.append(place)

@@ -194,21 +194,19 @@ class Listen(Effect["bool | None"]):
     `deaf_at`: when the server was asked that has said that none is open: an older one has ended.
     """
 
-    __slots__ = ("deaf_at", "key", "node", "request_timeout_s", "script", "token")
+    __slots__ = ("deaf_at", "key", "request_timeout_s", "script", "token")
 
     def __init__(
         self,
         token: str,
         key: str,
         request_timeout_s: float,
-        node: int | None = None,
         script: str | None = None,
         deaf_at: float | None = None,
     ) -> None:
         self.token = token
         self.key = key
         self.request_timeout_s = request_timeout_s
-        self.node = node
         #: What is asked for then, for messages.
         self.script = script
         self.deaf_at = deaf_at

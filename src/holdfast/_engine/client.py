@@ -176,9 +176,9 @@ class Client(Agent):
 
     # -- inboxes ----------------------------------------------------------------------------------
 
-    def place_of(self, key: str, node: int | None) -> Server | tuple[Server, str]:
+    def place_of(self, key: str) -> Server | tuple[Server, str]:
         """The server, or it and a channel in the slot of the key."""
-        server = self.only or self.topology.node_for(key, node)
+        server = self.only or self.topology.node_for(key, None)
         if self._is_sharded and server.shards:
             return server, sharded_inbox(self._inboxes, key, self.client_id)
         return server
@@ -230,7 +230,7 @@ class Client(Agent):
 
     def _listen(self, task: Task, effect: Listen) -> Any:
         """As an agent; True where no message can come."""
-        server = self.only or self.topology.node_for(effect.key, effect.node)
+        server = self.only or self.topology.node_for(effect.key, None)
         return True if server.tells is False else self.inboxes.listen(task, effect)
 
     def _missing(self, key: str) -> Hashable | None:

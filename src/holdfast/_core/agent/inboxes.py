@@ -31,8 +31,8 @@ class Listening(Runner):
     """A runner with inboxes."""
 
     @abstractmethod
-    def place_of(self, key: str, node: int | None) -> Hashable:
-        """Where to listen for what is said of the key, or at that member of a quorum."""
+    def place_of(self, key: str) -> Hashable:
+        """Where to listen for what is said of the key."""
 
     @abstractmethod
     def subscribe(self, place: Hashable, effect: Listen, answer: Callable[[RequestFailed | None], None]) -> None:
@@ -73,13 +73,13 @@ class Inboxes:
         """The places of those that are open."""
         return iter(tuple(self._open))
 
-    def listening(self, key: str, node: int | None = None) -> bool:
+    def listening(self, key: str) -> bool:
         """True if the inbox for that key is open, so that a first request may queue."""
-        return self._client.place_of(key, node) in self._open
+        return self._client.place_of(key) in self._open
 
     def missing(self, key: str) -> Hashable | None:
         """The place at which an inbox has to be opened for a holder to hear of that key; None: at none."""
-        place = self._client.place_of(key, None)
+        place = self._client.place_of(key)
         return None if place in self._open or len(self._open) >= _FOR_HOLDERS_MAX else place
 
     def is_awaited(self) -> bool:
@@ -92,10 +92,10 @@ class Inboxes:
         """Register the token; wait for the inbox."""
         self._kept.setdefault(effect.token, deque())
         if effect.deaf_at is not None:
-            place = self._client.place_of(effect.key, effect.node)
+            place = self._client.place_of(effect.key)
             if self._open.get(place, effect.deaf_at) < effect.deaf_at:
                 self.broke((place,))
-        if self._is_open(self._client.place_of(effect.key, effect.node), task, effect):
+        if self._is_open(self._client.place_of(effect.key), task, effect):
             return None
         task.timer = self._client.later(effect.request_timeout_s, self._silent, task, task.ticket)
         return SUSPENDED
@@ -171,7 +171,7 @@ class Inboxes:
             self._close_some()
         for task, ticket, effect in waiting:
             if failure is not None and failure.kind == "MOVED" and task.ticket == ticket and task.waiting:
-                elsewhere = self._client.place_of(effect.key, effect.node)
+                elsewhere = self._client.place_of(effect.key)
                 if elsewhere != place:
                     if self._is_open(elsewhere, task, effect):
                         self._client.resume(task, ticket, None)
@@ -189,7 +189,7 @@ class Inboxes:
         if count <= OPEN_MAX or 4 * self._changes < count:
             return
         self._changes = 0
-        held = {self._client.place_of(key, None) for key in self._client.held_keys()}
+        held = {self._client.place_of(key) for key in self._client.held_keys()}
         idle = [place for place in self._open if place not in held and place not in self._tokens]
         for place in idle[: count - OPEN_MAX // 2]:
             del self._open[place]
