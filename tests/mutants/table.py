@@ -1453,8 +1453,8 @@ CIRCLES: tuple[Mutant, ...] = tuple(
         (
             "a circle is told after one reading",
             DETECTING,
-            "circle = await detector.confirmed(token, first)",
-            "circle = circle_of(token, first, {})",
+            "circle = circle_of(token, await detector.again(first))",
+            "circle = circle_of(token, first)",
         ),
         ("all of a client are one party", DEADLOCKS, "client_of(token), owner_of(token)", 'client_of(token), ""'),
         ("one free permit is as none", DEADLOCKS, "holders if left < max(", "holders if left <= max("),
@@ -1486,7 +1486,7 @@ CIRCLES: tuple[Mutant, ...] = tuple(
         ("one that does not look says nothing", NOTING, "held = self.held(acquisition.token)", "held = ()"),
         ("a note is gone at once", NOTING, "int(every_s * 3000) + 10_000", "1"),
         ("a note is of another waiter", NOTING, "note_key(namespace, acquisition.token)", 'note_key(namespace, "")'),
-        ("one that waits is stuck", DEADLOCKS, "if len(edges) == len(stuck):", "if True:"),
+        ("one that waits is stuck", DEADLOCKS, "if len(edges) == len(those):", "if True:"),
         (
             "one holder of a semaphore is all",
             DEADLOCKS,

@@ -21,7 +21,7 @@ from holdfast._core.overview import Entry
 from holdfast._core.rwlock import READER, reader_beneath
 from holdfast._core.tokens import MARK, client_of, is_ours, mark_of, owner_of
 
-__all__ = ["Party", "Step", "circle_of", "circles", "common", "party_of", "stuck_at"]
+__all__ = ["Edge", "Edges", "Party", "Step", "circle_of", "circles", "common", "party_of", "stuck"]
 
 #: The client, and which of its threads or tasks.
 Party: TypeAlias = tuple[str, str]
@@ -43,7 +43,7 @@ class Step(NamedTuple):
     holds: bool
 
 
-class _Edge(NamedTuple):
+class Edge(NamedTuple):
     """What keeps a party waiting in that place of a queue: another one, by its `token`."""
 
     party: Party
@@ -58,7 +58,8 @@ class _Edge(NamedTuple):
         return self.entry.waiters[self.at][0]
 
 
-_Edges: TypeAlias = "dict[Party, list[_Edge]]"
+#: By each party that is stuck.
+Edges: TypeAlias = "dict[Party, list[Edge]]"
 
 
 def party_of(token: str, known: Mapping[str, Party], holds: bool) -> Party | None:
@@ -80,9 +81,8 @@ def common(first: Entry, second: Entry) -> Entry:
     )
 
 
-def circles(entries: Iterable[Entry], known: Mapping[str, Party]) -> list[tuple[Step, ...]]:
-    """The deadlocks in it, one circle for each knot of parties. `known`: who holds by tokens that do not say it."""
-    edges = _stuck(entries, known)
+def circles(edges: Edges) -> list[tuple[Step, ...]]:
+    """The deadlocks in it, one circle for each knot of parties."""
     found = []
     done: set[Party] = set()
     for party in sorted(edges):
@@ -94,45 +94,38 @@ def circles(entries: Iterable[Entry], known: Mapping[str, Party]) -> list[tuple[
     return found
 
 
-def circle_of(token: str, entries: Iterable[Entry], known: Mapping[str, Party]) -> tuple[Step, ...]:
+def circle_of(token: str, edges: Edges) -> tuple[Step, ...]:
     """A circle of which the party is that waits by that token; () when there is none."""
-    party, edges = party_of(token, known, False), _stuck(entries, known)
     # It may stand in queues by other tokens, too: of a late request, or of what a signal handler has interrupted.
-    its = [edge for edge in edges.get(party, ()) if edge.waits_by == token] if party is not None else []
+    its = [edge for each in edges.values() for edge in each if edge.waits_by == token]
     return _circle(its[0].party, {**edges, its[0].party: its}) if its else ()
 
 
-def stuck_at(entries: Iterable[Entry], known: Mapping[str, Party]) -> set[tuple[str, str]]:
-    """Return the (kind, name) of each lock that a stuck party waits for."""
-    edges = _stuck(entries, known)
-    return {(edge.entry.kind, edge.entry.name) for its in edges.values() for edge in its}
-
-
-def _stuck(entries: Iterable[Entry], known: Mapping[str, Party]) -> _Edges:
-    """Return the edges of each stuck party: what it waits for."""
+def stuck(entries: Iterable[Entry], known: Mapping[str, Party]) -> Edges:
+    """Return the edges of each stuck party: what it waits for. `known`: who holds by tokens that do not say it."""
     waits = [
         (party, entry, at)
         for entry in entries
         for at, (token, _) in enumerate(entry.waiters)
         if (party := party_of(token, known, False)) is not None
     ]
-    stuck = {party for party, _, _ in waits}
+    those = {party for party, _, _ in waits}
     while True:
-        edges: _Edges = {}
+        edges: Edges = {}
         for party, entry, at in waits:
-            if party in stuck and (blocked := _blocked(party, entry, at, stuck, known)):
+            if party in those and (blocked := _blocked(party, entry, at, those, known)):
                 edges.setdefault(party, []).extend(blocked)
-        if len(edges) == len(stuck):
+        if len(edges) == len(those):
             return edges
-        stuck = set(edges)
+        those = set(edges)
 
 
-def _blocked(party: Party, entry: Entry, at: int, stuck: Collection[Party], known: Mapping[str, Party]) -> list[_Edge]:
+def _blocked(party: Party, entry: Entry, at: int, stuck: Collection[Party], known: Mapping[str, Party]) -> list[Edge]:
     """Return the stuck parties that keep a waiter waiting, as edges; none where it may be granted all the same."""
 
-    def stuck_by(tokens: Iterable[str], holds: bool) -> list[_Edge]:
+    def stuck_by(tokens: Iterable[str], holds: bool) -> list[Edge]:
         parties = [(each, party_of(each, known, holds)) for each in tokens]
-        return [_Edge(party, entry, at, to, each, holds) for each, to in parties if to is not None and to in stuck]
+        return [Edge(party, entry, at, to, each, holds) for each, to in parties if to is not None and to in stuck]
 
     *before, token = [each for each, _ in entry.waiters[: at + 1]]
     if entry.kind == "rwlock" and _is_reader(token):  # it waits for those that came before it and do not read
@@ -154,9 +147,9 @@ def _is_reader(token: str) -> bool:
     return f"{mark_of(token)}.".startswith(READER)
 
 
-def _reached(party: Party, edges: _Edges) -> dict[Party, _Edge]:
+def _reached(party: Party, edges: Edges) -> dict[Party, Edge]:
     """Map the parties reachable from this one (itself too, in a circle) to the last edge of a shortest path."""
-    by: dict[Party, _Edge] = {}
+    by: dict[Party, Edge] = {}
     waiting = deque([party])
     while waiting:
         for edge in edges.get(waiting.popleft(), ()):
@@ -166,7 +159,7 @@ def _reached(party: Party, edges: _Edges) -> dict[Party, _Edge]:
     return by
 
 
-def _circle(party: Party, edges: _Edges) -> tuple[Step, ...]:
+def _circle(party: Party, edges: Edges) -> tuple[Step, ...]:
     """The shortest circle that begins with it, through others where there is one; () when it is in none."""
     # One that waits for permits waits for its own, too: that says nothing of the holders of the rest.
     by = _reached(party, {each: [edge for edge in its if edge.to != each] for each, its in edges.items()})

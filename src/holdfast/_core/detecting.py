@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from holdfast._core.deadlocks import Party, Step, circle_of, circles, common, party_of, stuck_at
+from holdfast._core.deadlocks import Edges, Party, Step, circle_of, circles, common, party_of, stuck
 from holdfast._core.describe import look_up
 from holdfast._core.effects import AwaitWake, Call, Command, Now, Random, Reply, Sleep, Spawn, Wake
 from holdfast._core.failure import RequestFailed
@@ -93,43 +93,30 @@ class Detector:
         self._together = together
         self._masters = masters
         self._client_key = client_key
-        #: The last reading for waiters: what was found, when the next one may begin, and until when one is under way.
-        self._seen: list[Entry] = []
-        self._next_at = self._busy_until = 0.0
+        #: The last reading for waiters: what was found, and when the next one may begin.
+        self._seen: Edges = {}
+        self._next_at = 0.0
 
     async def deadlocks(self) -> list[Found]:
         """Return the deadlocks that two readings confirm. Raises `RequestFailed`."""
         first = await self._read(None)
-        known = await self._known(first)
-        if not circles(first, known):
+        if not circles(first):
             return []
         await Sleep(_CONFIRM_S)
-        seen = await self._again(first, stuck_at(first, known))
-        return [await self.explained(circle) for circle in circles(seen, known)]
+        return [await self.explained(circle) for circle in circles(await self.again(first))]
 
-    async def seen(self, waiter: _Waiter) -> list[Entry]:
+    async def seen(self, waiter: _Waiter) -> Edges:
         """Return what was read last, or read now. Raises `_Woken`."""
         began_at = await Now()
-        if began_at >= self._next_at and began_at >= self._busy_until:
-            self._busy_until = began_at + _READ_MAX_S
+        if began_at >= self._next_at:
+            self._next_at, next_at = began_at + _READ_MAX_S, 0.0
             try:
                 self._seen = await self._read(waiter)
                 now = await Now()
-                self._next_at = now + (now - began_at) / _READ_PART
+                next_at = now + (now - began_at) / _READ_PART
             finally:
-                self._busy_until = 0.0
+                self._next_at = next_at
         return self._seen
-
-    async def confirmed(self, token: str, first: list[Entry]) -> tuple[Step, ...]:
-        """The deadlock in which who waits by that token has been since; () when there is none."""
-        known = await self._known(first)
-        if not circle_of(token, first, known):
-            return ()
-        return circle_of(token, await self._again(first, stuck_at(first, known)), known)
-
-    async def suspected(self, token: str, first: list[Entry]) -> bool:
-        """True if it looks as if there were one."""
-        return bool(circle_of(token, first, await self._known(first)))
 
     async def explained(self, circle: tuple[Step, ...]) -> Found:
         """The same with what is known of its parties; what cannot be learned is left out."""
@@ -140,8 +127,8 @@ class Detector:
     async def _note_of(self, token: str) -> bytes | None:
         return await look_up(note_key(self.namespace, token))
 
-    async def _read(self, waiter: _Waiter | None) -> list[Entry]:
-        """All that is waited for."""
+    async def _read(self, waiter: _Waiter | None) -> Edges:
+        """Return who is stuck, by all that is waited for."""
         entries: list[Entry] = []
         node = 0
         while node < self._masters():
@@ -153,19 +140,18 @@ class Detector:
                 if waiter is not None:
                     await waiter.pause(_PEEK_S)
             node += 1
-        return entries
+        return stuck(entries, await self._known(entries))
 
-    async def _again(self, first: Sequence[Entry], names: set[tuple[str, str]]) -> list[Entry]:
-        """Read these names again and return what has stayed the same."""
+    async def again(self, first: Edges) -> Edges:
+        """Read what is waited for there again; return what has stayed the same."""
+        entries = [edge.entry for its in first.values() for edge in its]
         seen = []
-        for before in first:
-            if (before.kind, before.name) not in names:
-                continue
+        for before in {(entry.kind, entry.name): entry for entry in entries}.values():
             (now,) = await look_at(self.namespace, [(LISTED_AS[before.kind], before.name)], _NAMED_MAX, self.settings)
             same = common(before, await self._whole(now))
             there = await self._there(same)
             seen.append(same._replace(waiters=tuple(each for each in same.waiters if client_of(each[0]) in there)))
-        return seen
+        return stuck(seen, await self._known(seen))
 
     async def _whole(self, entry: Entry) -> Entry:
         """The same with all waiters of a long queue."""
@@ -195,22 +181,16 @@ class Detector:
     def _keys_of(self, entry: Entry) -> LockKeys:
         return lock_keys(self.namespace, entry.name).of(LEASED[entry.kind])
 
-    async def _known(self, entries: Iterable[Entry]) -> dict[str, Party]:
+    async def _known(self, entries: Sequence[Entry]) -> dict[str, Party]:
         """Return the parties behind tokens that do not tell, as far as they wait and have left a note."""
-        entries = list(entries)
-        unclear = {
-            client_of(token) for entry in entries for token, _ in entry.holders if party_of(token, {}, True) is None
-        }
-        known = {}
-        asked = 0
-        for entry in entries:
-            for token, _ in entry.waiters:
-                party = party_of(token, {}, False)
-                if party is None or party[0] not in unclear or asked >= _NOTES_MAX:
-                    continue
-                asked += 1
-                _, held, _ = note_parts(await self._note_of(token))
-                known.update(dict.fromkeys(held, party))
+        holders = [token for entry in entries for token, _ in entry.holders]
+        unclear = {client_of(token) for token in holders if party_of(token, {}, True) is None}
+        waiting = [(token, party_of(token, {}, False)) for entry in entries for token, _ in entry.waiters]
+        asked = [(token, party) for token, party in waiting if party is not None and party[0] in unclear]
+        known: dict[str, Party] = {}
+        for token, party in asked[:_NOTES_MAX]:
+            _, held, _ = note_parts(await self._note_of(token))
+            known.update(dict.fromkeys(held, party))
         return known
 
 
@@ -251,7 +231,7 @@ class Check(NamedTuple):
         held, where = tuple(self.held(token)), self.where(token)
         await leave_note(acquisition, detector.namespace, timeout_s, held, where, self.every_s)
         first = await detector.seen(waiter)
-        if not await detector.suspected(token, first):
+        if not circle_of(token, first):
             return True
         keys = lock_keys(detector.namespace, "deadlock").part("claim")
         claim = LockAcquisition(keys, self.claim(), _CLAIM_MS, detector.settings)
@@ -263,7 +243,7 @@ class Check(NamedTuple):
                 free = True
                 return False
             await waiter.pause(_CONFIRM_S)
-            circle = await detector.confirmed(token, first)
+            circle = circle_of(token, await detector.again(first))
             if not circle:
                 return True
             if await Now() >= deadline(got.sent_at, _CLAIM_MS):
