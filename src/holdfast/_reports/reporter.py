@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from holdfast._core.snapshot import snapshot
 from holdfast._runtime import exit_hooks
 from holdfast._runtime.starting import start_thread
-from holdfast._runtime.teller import report
+from holdfast._runtime.teller import call_user
 
 __all__ = ["EVENTS_MAX", "Reporter", "Sink"]
 
@@ -113,23 +113,15 @@ class Reporter:
                 one = self._events.popleft()
             except IndexError:
                 break
-            self._tell_one(*one)
+            call_user(self._sink, *one)
             told += 1
             if not told % _TURN:
                 time.sleep(0)
         dropped, self._dropped = self._dropped, 0
         if dropped:
-            self._tell_one(time.time(), "dropped", (dropped,))
+            call_user(self._sink, time.time(), "dropped", (dropped,))
         self.telling = False
         return told
-
-    def _tell_one(self, at: float, event: str, details: tuple[Any, ...]) -> None:
-        try:
-            self._sink(at, event, details)
-        except SystemExit:
-            pass  # as in any thread
-        except BaseException:
-            report()
 
     def is_settled(self) -> bool:
         return not self._events and not self.telling

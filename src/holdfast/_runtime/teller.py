@@ -20,7 +20,7 @@ from typing import Any
 from holdfast._runtime.starting import start_thread
 from holdfast._runtime.waits import Flag, ring, silent_bell, wait
 
-__all__ = ["Teller", "report"]
+__all__ = ["Teller", "call_user", "report"]
 
 _NAME = "holdfast-on-lost"
 
@@ -31,6 +31,16 @@ def report() -> None:
         threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
     except Exception:
         pass  # a hook of the program's; nothing depends on it
+
+
+def call_user(function: Callable[..., object], *args: Any) -> None:
+    """Call a user's function in a thread of ours, which what it raises does not end."""
+    try:
+        function(*args)
+    except SystemExit:
+        pass  # as in any thread
+    except BaseException:
+        report()
 
 
 class Teller:
@@ -80,14 +90,8 @@ class Teller:
         ring(self._bell)
 
     def _call(self, call: Callable[[], object]) -> None:
-        try:
-            call()
-        except SystemExit:
-            pass  # as in any thread
-        except BaseException:
-            report()
-        finally:
-            self._untold.discard(call)
+        call_user(call)
+        self._untold.discard(call)
 
     def _serve(self) -> None:
         spare = self._spare

@@ -42,15 +42,14 @@ class Command:
             os.environ.update(environment)
             _become_command(list(argv), go, failed, parent)
 
-        self.pid = forked(become)
+        #: The process group, and its first process.
+        self.group = forked(become)
         os.close(go)
         os.close(failed)
         # Both sides do it, so that the group is there for either of them. It cannot have become the command yet.
         with suppress(OSError):  # it was faster, or has died: then waiting for it says so
-            os.setpgid(self.pid, self.pid)
+            os.setpgid(self.group, self.group)
         self.name = argv[0]
-        #: The process group.
-        self.group = self.pid
         #: Exit status as a shell would say it, once the command has ended.
         self.status: int | None = None
         #: The signal that stopped it, while it is stopped.
@@ -65,7 +64,7 @@ class Command:
         """There is nothing to run after all."""
         os.close(self._go)
         os.close(self._failed)
-        os.waitpid(self.pid, 0)
+        os.waitpid(self.group, 0)
 
     def signal(self, number: int) -> None:
         """Send a signal to the whole group; it may have ended."""
@@ -75,7 +74,7 @@ class Command:
     def look(self) -> None:
         """Note what has become of it; does not wait."""
         while self.status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            pid, status = os.waitpid(self.group, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             if pid == 0:
                 return
             if os.WIFSTOPPED(status):
@@ -97,9 +96,8 @@ class Command:
 def _become_command(argv: list[str], go: int, failed: int, parent: int) -> NoReturn:
     os.setpgid(0, 0)
     # Python ignores these two; the command should find what a shell would give it.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    if hasattr(signal, "SIGXFSZ"):
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     _die_with(parent)
     with open(go, "rb") as pipe:
         token = pipe.read()

@@ -60,7 +60,7 @@ def as_before(mask: Mask) -> None:
 
 
 class Signals:
-    """Made in the main thread, once; catches nothing before `catch`."""
+    """Made in the main thread, once; what asks to end is caught from then on."""
 
     def __init__(self) -> None:
         from holdfast import Cancel
@@ -70,10 +70,8 @@ class Signals:
         self.ended_by = 0
         self._unread: deque[int] = deque()
         self._bell = silent_bell()
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            change(signal.SIGINT, signal.SIG_DFL)  # no KeyboardInterrupt: it could come at any line
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a process that ignores it never learns how a child ended
-        self.catch((signal.SIGCHLD,))
+        self.catch((*ENDING, signal.SIGCHLD))
 
     def catch(self, numbers: Iterable[int]) -> None:
         """Read these from now on, unless they were ignored when we were started."""

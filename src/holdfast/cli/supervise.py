@@ -26,7 +26,7 @@ from holdfast.cli import exits
 from holdfast.cli.child import Command
 from holdfast.cli.guard import Guard
 from holdfast.cli.report import say
-from holdfast.cli.signals import ENDING, JOBS, PASSED_ON, Signals, change
+from holdfast.cli.signals import JOBS, PASSED_ON, Signals, change
 from holdfast.cli.terminal import JOB_CONTROL, Terminal
 from holdfast.errors import quoted
 
@@ -57,8 +57,8 @@ class Supervisor:
         self._guard = Guard()
         self._command = Command(argv, environment)
         self.signals = signals
-        signals.catch((*ENDING, *PASSED_ON))
-        self._terminal = Terminal()
+        signals.catch(PASSED_ON)
+        self._terminal = Terminal(self._command.group)
         #: Why the command was ended by us, or None.
         self.ended_for: str | None = None
         #: Whether the command was there, and could be executed.
@@ -88,7 +88,7 @@ class Supervisor:
         self._wait_for_the_ttl()
         self._tell_guard(clock(), lease.remaining())
         if self._terminal.interactive():
-            self._terminal.give(command.group)
+            self._terminal.give()
         self.signals.catch(JOBS)
         command.start(lease.fencing_token)
         try:
@@ -145,7 +145,7 @@ class Supervisor:
         if number == signal.SIGCHLD:
             return
         if number == signal.SIGCONT and self._terminal.interactive():
-            self._terminal.give(self._command.group)
+            self._terminal.give()
         self._command.signal(number)
 
     def _look_after_lease(self) -> float:
@@ -189,7 +189,7 @@ class Supervisor:
         if command.stopped_by not in JOB_CONTROL or not terminal.there:
             return
         wants_terminal = command.stopped_by != signal.SIGTSTP
-        if not (wants_terminal and terminal.give(command.group)):
+        if not (wants_terminal and terminal.give()):
             own = os.getpgrp()
             if terminal.take_back():
                 # Ctrl-Z went to the command's group alone; others in ours (a script that called us) must stop as well.
@@ -199,6 +199,6 @@ class Supervisor:
             signal.pthread_kill(threading.get_ident(), signal.SIGTSTP)
             # Here we have been told to go on (or were not stopped, if there is no shell that could do that).
             self.signals.catch(JOBS)
-            terminal.give(command.group)
+            terminal.give()
         command.stopped_by = None
         command.signal(signal.SIGCONT)

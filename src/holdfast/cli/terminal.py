@@ -21,11 +21,10 @@ JOB_CONTROL = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 
 
 class Terminal:
-    """The controlling terminal, if there is one."""
+    """The controlling terminal, if there is one. `group`: the command's."""
 
-    def __init__(self) -> None:
-        self._own = os.getpgrp()
-        self._given: int | None = None
+    def __init__(self, group: int) -> None:
+        self._own, self._group = os.getpgrp(), group
         try:
             self._fd = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
         except OSError:
@@ -39,39 +38,27 @@ class Terminal:
 
     def interactive(self) -> bool:
         """True if the command reads from and writes to a terminal."""
-        return self._fd >= 0 and os.isatty(0) and os.isatty(1)
+        return self.there and os.isatty(0) and os.isatty(1)
 
     def close(self) -> None:
         """Take it back, and let go of it."""
         self.take_back()
-        if self._fd >= 0:
+        if self.there:
             os.close(self._fd)
-            self._fd = -1
 
-    def give(self, group: int) -> bool:
-        """Put the command into the foreground, if we are there."""
-        if self._foreground() != self._own or not self._set(group):
-            return False
-        self._given = group
-        return True
+    def give(self) -> bool:
+        """Put the command into the foreground, if we are there; whether we were."""
+        return self._pass(self._own, self._group)
 
     def take_back(self) -> bool:
         """Return to the foreground, if the command is there; whether it was."""
-        had = self._given is not None and self._foreground() == self._given
-        if had:
-            self._set(self._own)
-        self._given = None
-        return had
+        return self._pass(self._group, self._own)
 
-    def _foreground(self) -> int | None:
+    def _pass(self, one: int, other: int) -> bool:
         try:
-            return os.tcgetpgrp(self._fd)
+            if os.tcgetpgrp(self._fd) != one:
+                return False
+            os.tcsetpgrp(self._fd, other)
         except OSError:
-            return None  # there is no terminal, or it has hung up
-
-    def _set(self, group: int) -> bool:
-        try:
-            os.tcsetpgrp(self._fd, group)
-        except OSError:
-            return False  # hung up, or that group has ended
+            return False  # there is no terminal, or it has hung up, or that group has ended
         return True

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_report_options, duration
 from holdfast.cli.report import clean, emit_json
-from holdfast.cli.signals import ENDING, JOBS, Signals
+from holdfast.cli.signals import JOBS, Signals
 from holdfast.cli.table import connected, fitted, hold_s, person, row, sums, table, width_of_output
 from holdfast.web.rates import Rates
 from holdfast.web.view import id_of
@@ -168,7 +168,7 @@ class _Screen:
         import termios
         import tty
 
-        self._signals.catch((*ENDING, *JOBS, signal.SIGWINCH))
+        self._signals.catch((*JOBS, signal.SIGWINCH))
         before = termios.tcgetattr(0)
         try:
             tty.setcbreak(0)
