@@ -51,11 +51,7 @@ def _before_fork() -> None:
     util = sys.modules.get("multiprocessing.util")
     if util is not None and not _registered:
         _registered = True
-        util.register_after_fork(_in_child, _call)
-
-
-def _call(function: Callable[[], None]) -> None:
-    function()
+        util.register_after_fork(_in_child, lambda in_child: in_child())
 
 
 def _in_child() -> None:

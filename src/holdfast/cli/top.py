@@ -156,9 +156,7 @@ class _Screen:
 
     def __init__(self, looks: _Looks, options: argparse.Namespace) -> None:
         self._looks = looks
-        self._pattern = options.pattern
-        self._interval_s = options.interval
-        self._sort = options.sort
+        self._options = options
         self._tops: list[Top] | None = None
         self._error: BaseException | None = None
         self._signals = Signals()
@@ -200,7 +198,7 @@ class _Screen:
             except Exception as error:
                 self._error = error
             self._signals.poke()
-            self._ended.wait(self._interval_s)
+            self._ended.wait(self._options.interval)
 
     def _read_keys(self) -> None:
         while not self._ended.is_set():
@@ -210,19 +208,19 @@ class _Screen:
                 key = ""  # it has hung up
             if key in ("q", ""):
                 self._ended.set()
-            self._sort = _KEYS.get(key, self._sort)
+            self._options.sort = _KEYS.get(key, self._options.sort)
             self._signals.poke()
 
     def _draw(self) -> None:
         size = shutil.get_terminal_size()
-        lines = [f"holdfast top  {time.strftime('%H:%M:%S')}  by {self._sort}  {clean(self._pattern)}"]
+        lines = [f"holdfast top  {time.strftime('%H:%M:%S')}  by {self._options.sort}  {clean(self._options.pattern)}"]
         tops = self._tops
         if self._error is not None:
             lines[0] += f"   ! {clean(exits.sentence(self._error))}"
         if tops is None:
             lines.append("" if self._error else "looking …")
         else:
-            shown = _sorted(tops, self._sort)[: max(0, size.lines - 4)]
+            shown = _sorted(tops, self._options.sort)[: max(0, size.lines - 4)]
             lines += ["", *_table(shown, size.columns)] if shown else ["", "no lock is held or waited for"]
             lines += [""] * (size.lines - 1 - len(lines))
             lines[size.lines - 1 :] = [f"{_sums(tops)}   w waiters  h hold  r rate  q quit"]

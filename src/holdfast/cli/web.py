@@ -11,6 +11,7 @@ import re
 import secrets
 import socket
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 from holdfast.cli import exits
@@ -64,14 +65,10 @@ def main(words: list[str]) -> int:
     if options.interval < _INTERVAL_LEAST_S:
         raise UsageError(f"--interval is at least {_INTERVAL_LEAST_S:g}s", "web")
     token = _token(options)
-    try:
-        import starlette
-        import uvicorn  # noqa: F401
-    except ImportError:
+    if not all(map(find_spec, ("starlette", "uvicorn"))):
         # Not the extra: how that is named depends on where holdfast was installed from.
         say("the page needs Starlette and uvicorn: pip install starlette uvicorn")
         return exits.UNAVAILABLE
-    del starlette
     try:
         listening = _listen(host, port)
     except OSError as error:
