@@ -28,7 +28,6 @@ class World:
         self.name = "x"
         self.sent: list[int] = []
         self.kill_at: list[float] = []
-        self.group = 4711
         self.status: int | None = None
         monkeypatch.setattr(supervise, "clock", lambda: self.now)
         self.supervisor = Supervisor.__new__(Supervisor)
@@ -42,8 +41,7 @@ class World:
     def signal(self, number: int) -> None:
         self.sent.append(number)
 
-    def protect(self, group: int, kill_at: float) -> bool:
-        assert group == self.group
+    def protect(self, kill_at: float) -> bool:
         self.kill_at.append(kill_at)
         return True
 

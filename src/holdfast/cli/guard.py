@@ -24,37 +24,37 @@ from holdfast.cli.signals import Mask, forked
 
 __all__ = ["Guard"]
 
-#: Process group, kill at (s, `clock`). Smaller than PIPE_BUF, so that it is written and read whole.
-_ORDER = struct.Struct("=qd")
-_NOBODY = 0
+#: Kill at (s, `clock`). Smaller than PIPE_BUF, so that it is written and read whole.
+_ORDER = struct.Struct("=d")
+_NEVER = float("inf")
 #: Timers do not count the time that a machine is suspended: look at the clock this often, s.
 _LOOK_S = 1.0
 
 
 class Guard:
-    """Made before there are threads; does nothing until `protect`."""
+    """Made before there are threads, for a process group."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: int) -> None:
         hears, self._tells = os.pipe()
-        self.pid = forked(partial(_become_guard, hears))
+        self.pid = forked(partial(_become_guard, group, hears))
         os.close(hears)
 
-    def protect(self, group: int, kill_at: float) -> bool:
-        """Kill `group` at `kill_at`, and not before; False when the guard itself is gone."""
+    def protect(self, kill_at: float) -> bool:
+        """Kill the group at `kill_at`, and not before; False when the guard itself is gone."""
         try:
-            os.write(self._tells, _ORDER.pack(group, kill_at))
+            os.write(self._tells, _ORDER.pack(kill_at))
         except BrokenPipeError:
             return False
         return True
 
     def dismiss(self) -> None:
         """There is nothing to protect any more: end it."""
-        self.protect(_NOBODY, 0.0)
-        os.close(self._tells)
+        os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
+        os.close(self._tells)
 
 
-def _become_guard(hears: int, _mask: Mask) -> NoReturn:
+def _become_guard(group: int, hears: int, _mask: Mask) -> NoReturn:
     # Signals are held back for good: it ends when its owner does.
     os.setsid()
     os.chdir("/")
@@ -66,21 +66,15 @@ def _become_guard(hears: int, _mask: Mask) -> NoReturn:
                 os.close(int(name))
     for _ in range(2):
         os.open(os.devnull, os.O_RDWR)
-    group, kill_at = _NOBODY, float("inf")
+    kill_at = _NEVER
     while True:
-        wait_s = None if group == _NOBODY else min(max(kill_at - clock(), 0.0), _LOOK_S)
-        if select.select([0], [], [], wait_s)[0]:
-            order = os.read(0, _ORDER.size)
-            if not order:
-                _kill(group)
-                os._exit(0)
-            group, kill_at = _ORDER.unpack(order)
-        elif group != _NOBODY and clock() >= kill_at:
-            _kill(group)
-            kill_at = float("inf")
-
-
-def _kill(group: int) -> None:
-    if group != _NOBODY:
-        with suppress(OSError):  # gone, or no longer ours to kill
-            os.killpg(group, signal.SIGKILL)
+        wait_s = None if kill_at == _NEVER else min(max(kill_at - clock(), 0.0), _LOOK_S)
+        order = os.read(0, _ORDER.size) if select.select([0], [], [], wait_s)[0] else None
+        if order:
+            (kill_at,) = _ORDER.unpack(order)
+        elif order == b"" or clock() >= kill_at:
+            with suppress(OSError):  # gone, or no longer ours to kill
+                os.killpg(group, signal.SIGKILL)
+            kill_at = _NEVER
+        if order == b"":
+            os._exit(0)

@@ -54,8 +54,8 @@ class Supervisor:
     """One run of one command. Made while there is one thread only, since it forks."""
 
     def __init__(self, argv: list[str], environment: dict[str, str], signals: Signals) -> None:
-        self._guard = Guard()
         self._command = Command(argv, environment)
+        self._guard = Guard(self._command.group)
         self.signals = signals
         signals.catch(PASSED_ON)
         self._terminal = Terminal(self._command.group)
@@ -70,8 +70,8 @@ class Supervisor:
     def dismiss(self) -> None:
         """There will be no run."""
         self._terminal.close()
-        self._command.dismiss()
         self._guard.dismiss()
+        self._command.dismiss()
 
     def run(self, lease: Lease, span_s: float, *, max_hold_s: float | None = None, on_wanted: int | None = None) -> int:
         """Run the command under the lease, to its end; returns its exit status as a shell would say it.
@@ -178,7 +178,7 @@ class Supervisor:
         say(f"lock {quoted(self._lease.name)}: {why}")
 
     def _tell_guard(self, now: float, left_s: float) -> None:
-        is_told = self._guard.protect(self._command.group, now + left_s - self._kill_lead_s)
+        is_told = self._guard.protect(now + left_s - self._kill_lead_s)
         if not (is_told or self._unguarded):
             self._unguarded = True
             say(f"lock {quoted(self._lease.name)}: the guard process was killed; the command continues without it")
