@@ -90,8 +90,6 @@ def _main(argv: Sequence[str] | None) -> int:
     warnings.showwarning = say
     try:
         return _dispatch(words)
-    except exits.Ended as end:
-        return end.status
     except exits.UsageError as error:
         report.say(f"{error} (try: holdfast {error.command} --help)" if error.command else f"{error}")
         return exits.USAGE

@@ -37,7 +37,7 @@ def acquired(
 ) -> Lease:
     """Return the lease that a command needs, and say meanwhile what it waits for.
 
-    Raises `Ended` when a signal comes first; a lease that came at the same moment is left to the closing of its client.
+    Raises SystemExit when a signal comes first; a lease that came then is left to the closing of its client.
     """
     from holdfast import AcquireCancelled
 
@@ -55,7 +55,7 @@ def acquired(
         return lease
     supervisor.dismiss()
     say(f"interrupted while waiting {waits}")
-    raise exits.Ended(exits.SIGNALLED + signals.ended_by)
+    raise SystemExit(exits.SIGNALLED + signals.ended_by)
 
 
 @contextmanager

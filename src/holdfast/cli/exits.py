@@ -20,7 +20,6 @@ __all__ = [
     "UNAVAILABLE",
     "UNUSABLE",
     "USAGE",
-    "Ended",
     "UsageError",
     "sentence",
     "status_of",
@@ -63,14 +62,6 @@ class UsageError(Exception):
     def __init__(self, message: str, command: str = "") -> None:
         super().__init__(message)
         self.command = command
-
-
-class Ended(Exception):
-    """All has been said: the command ends with this status."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
 
 
 def status_of(error: BaseException) -> int:

@@ -76,9 +76,9 @@ def answering(command: str, in_json: bool) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not in_json or isinstance(error, (exits.Ended, BrokenPipeError)):
+        if not in_json or isinstance(error, BrokenPipeError):
             raise
         status = exits.status_of(error)
         said = {"kind": type(error).__name__, "message": exits.sentence(error), "exit": status}
         emit_json(command, {"error": said}, ok=False)
-        raise exits.Ended(status) from None
+        raise SystemExit(status) from None
