@@ -7,6 +7,7 @@ interrupted as it should be: no lock may be taken that the interrupted frame hol
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import signal
@@ -53,10 +54,18 @@ def watchdog(what: object) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@functools.cache
+def looking_at(url: str) -> Any:
+    """A client of redis-py: to make one for each play would take as much time as all else in it."""
+    return redis.Redis.from_url(url)
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[embedded.Server]:
     with servers.start() as one:
+        looking_at(one.url).ping()
         yield one
+        looking_at(one.url).close()
 
 
 class Stage:
@@ -79,9 +88,9 @@ class Stage:
 
     def left(self) -> list[str]:
         """Leases and places in queues that are still on the server."""
-        with contextlib.closing(redis.Redis.from_url(self.url)) as plain:
-            keys = [key.decode() for key in plain.scan_iter(match=f"holdfast:*{self.name}*", count=10_000)]
-            return [key for key in keys if not key.endswith((":fence", ":gone")) and ":order:" not in key]
+        found = looking_at(self.url).scan_iter(match=f"holdfast:*{self.name}*", count=10_000)
+        keys = [key.decode() for key in found]
+        return [key for key in keys if not key.endswith((":fence", ":gone")) and ":order:" not in key]
 
 
 # ---------------------------------------------------------------------- what is interrupted
