@@ -117,7 +117,7 @@ $(DOCS)/.ready: requirements-docs.txt
 	@touch "$@"
 
 frameworks: $(FRAMEWORKS)/.ready ## the examples for frameworks, against the real ones (PYTEST_ARGS="-k celery")
-	$(FRAMEWORKS)/bin/python -m pytest -n $(or $(JOBS),2) --dist loadfile tests/frameworks $(PYTEST_ARGS)
+	$(FRAMEWORKS)/bin/python -m pytest -n $(or $(JOBS),2) --dist loadfile -o cache_dir=.pytest_cache/frameworks tests/frameworks $(PYTEST_ARGS)
 
 $(FRAMEWORKS)/.ready: requirements-frameworks.txt pyproject.toml
 	"$(PYTHON)" -m venv $(FRAMEWORKS)
