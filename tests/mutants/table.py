@@ -1584,7 +1584,6 @@ CRASHES: tuple[Mutant, ...] = tuple(
 API = ("queue limits", "values", "checks", "notes")
 KERNEL, ONCE, SESSION, DESCRIBE = "_async/kernel.py", "_async/once.py", "_api/session.py", "_core/describe.py"
 ACQUIRABLE, OUTCOME = "_api/acquirable.py", "_api/outcome.py"
-LOCKS = "_async/lock.py"
 
 _API: tuple[Mutant, ...] = tuple(
     Mutant(what, file, old, new, kind)
@@ -1702,7 +1701,7 @@ _API: tuple[Mutant, ...] = tuple(
                     "self.short_s or",
                 ),
                 ("the usual release is sent where there is a note", ACQUIRABLE, "usual and not self._noted", "usual"),
-                ("a note is handed on", LOCKS, "hands_on and not self._noted and", "hands_on and"),
+                ("a note is handed on", ACQUIRABLE, "hands_on and not self._noted and", "hands_on and"),
                 (
                     "a client that adopts a lease replaces its note",
                     ACQUIRABLE,

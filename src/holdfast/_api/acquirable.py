@@ -15,6 +15,8 @@ from holdfast._api.leaving import line_of
 from holdfast._api.options import Duration, Options, options_of
 from holdfast._core.describe import annotate
 from holdfast._core.effects import Protocol
+from holdfast._core.keys import lock_keys
+from holdfast._core.kinds import LEASED
 from holdfast._core.lease_cache import CachedLease
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
@@ -25,9 +27,9 @@ from holdfast._core.waiting import Busy, Grant
 from holdfast._engine.pack import PreparedRequest
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import importing
-from holdfast.errors import AlreadyHeld
+from holdfast.errors import AlreadyHeld, ConfigurationError
 
-__all__ = ["AcquirableBase", "Asked", "Owners"]
+__all__ = ["AcquirableBase", "Asked", "ExclusiveBase", "Owners"]
 
 #: What is held, and who holds it, by number.
 Owners = tuple[tuple[str, int], ...]
@@ -301,6 +303,44 @@ class AcquirableBase:
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in _ON_THE_LEASE]
+
+
+class ExclusiveBase(AcquirableBase):
+    """What an exclusive lock is acquired of. All objects of its name with the same options share how."""
+
+    def __init__(self, session: Any, name: str, options: Options, reentrant: bool = False) -> None:
+        super().__init__(session, name, options)
+        exclusive = session.shared(self._owned_as[0], options)
+        if exclusive is None:
+            keys = lock_keys(session.namespace, name).of(LEASED[self._kind])
+            exclusive = session.share(self._owned_as[0], options, keys)
+        self._how = exclusive
+        self._keys = exclusive.keys
+        self._key = exclusive.keys.lock
+        self._asks = exclusive.asks
+        if exclusive.crash_ms:
+            self._ending = f"!{exclusive.crash_ms}"
+        self._reentrant = reentrant
+        self._line_key = exclusive if exclusive.in_line and not reentrant else None
+        if options.kept_ms and self._kind == "lock":
+            if session.quorum is not None:
+                raise ConfigurationError("cache_for", options.kept_ms / 1000, "None: not supported over a quorum")
+            self._kept_as = self._key
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._how.asks = self._asks
+        if self._how.hands_on and not self._noted and self._kind == "lock" and self._session.settings.tenure_ms:
+            self._how.in_line = True
+            self._line_key = None if self._reentrant else self._how
+
+    def _record_of(self, token: str, fence: int, extensions: int) -> LeaseRecord:
+        """Make the record of a token's lease, maybe of another process, after that many extensions. Not watched."""
+        record = self._record(token, Grant(fence, clock()))
+        if extensions:
+            # Its next extension outdates all of them.
+            record.extensions, record.least_ms = extensions, 0
+        return record
 
 
 for _name, _out in _ON_THE_LEASE.items():

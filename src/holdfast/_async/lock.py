@@ -14,23 +14,20 @@ from types import FrameType
 # sync: from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, cast
 
-from holdfast._api.acquirable import Asked
+from holdfast._api.acquirable import Asked, ExclusiveBase
 from holdfast._api.lease_stack import LeaseStack
 from holdfast._api.options import Duration, Options, refuse_keywords, timeout_of
 from holdfast._async.entering import Enterable
 from holdfast._async.kernel import Acquirable
 from holdfast._async.lease import Lease
 from holdfast._async.lifecycle import Session, has_ended
-from holdfast._core.keys import lock_keys
-from holdfast._core.kinds import LEASED
-from holdfast._core.record import RENEWAL, LeaseRecord
+from holdfast._core.record import RENEWAL
 from holdfast._core.replies import LockSeen
 from holdfast._core.snapshot import snapshot
 from holdfast._core.telling import telling
-from holdfast._core.waiting import Grant
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import importing, lazily
-from holdfast.errors import AcquireTimeout, AlreadyHeld, ConfigurationError, LeaseLost
+from holdfast.errors import AcquireTimeout, AlreadyHeld, LeaseLost
 
 if TYPE_CHECKING:
     from holdfast._api.holder import Holder, LockStatus, Waiting
@@ -130,7 +127,7 @@ class Leasable(Acquirable[L], Enterable[L]):
         return self._acquire(None, frame)
 
 
-class Lock(Leasable[Lease]):
+class Lock(ExclusiveBase, Leasable[Lease]):
     """An exclusive lock: one holder at a time, first come first served.
 
     Made by `Client.lock`. Not itself held: `acquire` returns a `Lease`, and one `Lock` object may serve any number of
@@ -139,40 +136,6 @@ class Lock(Leasable[Lease]):
     """
 
     # sync-say: when the lease is lost meanwhile, the block is cancelled and `LeaseLost` comes out of the `async with` => when the lease was lost meanwhile, the end of the block raises `LeaseLost`
-
-    def __init__(self, session: Session, name: str, options: Options, reentrant: bool = False) -> None:
-        super().__init__(session, name, options)
-        exclusive = session.shared(self._owned_as[0], options)
-        if exclusive is None:
-            keys = lock_keys(session.namespace, name).of(LEASED[self._kind])
-            exclusive = session.share(self._owned_as[0], options, keys)
-        self._how = exclusive
-        self._keys = exclusive.keys
-        self._key = exclusive.keys.lock
-        self._asks = exclusive.asks
-        if exclusive.crash_ms:
-            self._ending = f"!{exclusive.crash_ms}"
-        self._reentrant = reentrant
-        self._line_key = exclusive if exclusive.in_line and not reentrant else None
-        if options.kept_ms and self._kind == "lock":
-            if session.quorum is not None:
-                raise ConfigurationError("cache_for", options.kept_ms / 1000, "None: not supported over a quorum")
-            self._kept_as = self._key
-
-    def _prepare(self) -> None:
-        super()._prepare()
-        self._how.asks = self._asks
-        if self._how.hands_on and not self._noted and self._kind == "lock" and self._session.settings.tenure_ms:
-            self._how.in_line = True
-            self._line_key = None if self._reentrant else self._how
-
-    def _record_of(self, token: str, fence: int, extensions: int) -> LeaseRecord:
-        """Make the record of a token's lease, maybe of another process, after that many extensions. Not watched."""
-        record = self._record(token, Grant(fence, clock()))
-        if extensions:
-            # Its next extension outdates all of them.
-            record.extensions, record.least_ms = extensions, 0
-        return record
 
     async def _resume(self, token: str, fence: int, extensions: int, frame: FrameType) -> Lease:
         """The lease of what that token holds, if it does."""
