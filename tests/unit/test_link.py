@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -191,6 +192,65 @@ def test_the_caller_of_a_request_that_is_not_answered_goes_on_in_time(server: Se
     peer.say(b"*2\r\n:1\r\n:1\r\n")
     peer.say(b"".join(b"*2\r\n:1\r\n:%c\r\n" % token_of(words)[1:] for words in peer.asked[2:]))
     assert following[1].wait() == ([1, 2], None)
+
+
+def test_a_caller_that_was_held_up_looks_for_its_reply_before_its_time_is_over(server: Server, peer: Peer) -> None:
+    """It reads by itself, and did not run between the last look and the end of its time."""
+    link = connected(server)
+    poll, peer.answer = link._poll, lambda words: GRANTED
+
+    def held_up(_wait_ms: float) -> list[Any]:
+        link._poll = poll
+        time.sleep(0.3)
+        return []
+
+    link._poll = SimpleNamespace(poll=held_up)
+    assert asked(server, patience_s=0.2).wait() == ([1, 7], None)
+
+
+def test_an_engine_that_was_held_up_reads_before_it_ends_what_is_late(
+    server: Server, peer: Peer, engine: Engine
+) -> None:
+    connected(server)
+    answered, sleeps = Answered(), threading.Event()
+
+    def held_up() -> None:
+        sleeps.set()
+        time.sleep(0.4)
+
+    def act() -> None:
+        server.send(pack_command(("ECHO", "x")), 0.2, None, None, answered)
+        engine.later(0.01, engine.call, held_up)
+
+    def answer(words: Words) -> bytes:
+        sleeps.wait(10)
+        return echo(words)
+
+    peer.answer = answer
+    engine.call(act)
+    assert answered.wait() == (b"x", None)
+
+
+def test_what_is_not_sent_is_taken_over_though_a_thread_takes_some_of_it(server: Server, engine: Engine) -> None:
+    """The thread in the seat goes on just as it is given up."""
+    link = connected(server)
+    queued = [Answered(), Answered()]
+
+    class Queue(deque[Any]):
+        def popleft(self) -> Any:
+            first = super().popleft()
+            self.clear()
+            return first
+
+        def __len__(self) -> int:
+            return 1  # as it was a moment ago
+
+    def replace() -> None:
+        link._queue = Queue(Request(pack_command(("PING",)), clock() + 20, None, None, each) for each in queued)
+        link._replace()
+
+    engine.call(replace)
+    assert queued[0].wait() == (b"OK", None)
 
 
 def test_a_silent_connection_gets_no_new_requests(server: Server, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:

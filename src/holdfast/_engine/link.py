@@ -34,6 +34,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import repeat
 from threading import get_ident, main_thread
@@ -235,8 +236,12 @@ class Link(Matching):
             self._led = True
             self._queue.append(ask)
             self.write()
-            while ask.outcome is None and not self.ended and (left_s := ask.deadline - clock()) > 0:
-                if not self._poll.poll(1000 * (left_s if left_s < SLICE_S else SLICE_S)):
+            while ask.outcome is None and not self.ended:
+                left_s = ask.deadline - clock()
+                # A last look in any case: this thread may have been held up, and the reply be there.
+                if not self._poll.poll(1000 * (left_s if left_s < SLICE_S else SLICE_S) if left_s > 0 else 0):
+                    if left_s <= 0:
+                        break
                     self._reads += 1
                     if self._queue:
                         self._engine.call(self.rescue)  # the thread in the seat is held up
@@ -507,8 +512,9 @@ class Link(Matching):
         """Have others send what was not sent."""
         self.retire()
         waiting: list[Any] = []
-        while self._queue:
-            waiting.append(self._queue.popleft())
+        with suppress(IndexError):  # the thread that was held up may go on at this moment, and take some
+            while True:
+                waiting.append(self._queue.popleft())
         self.server.take_over(waiting)
 
     def _have_ticks(self) -> None:
@@ -521,14 +527,15 @@ class Link(Matching):
 
         Where they are read at once, they may be late all the same.
         """
+        self._ticks = False  # before the look: who sends behind that has ticks again
         pending = snapshot(self._pending)
         if self.ended or not pending:
-            self._ticks = False
-        elif self._armed or pending[0] is first:
-            self._ticks = False
+            return
+        if self._armed or pending[0] is first:
             self.alarm(min(request.deadline for request in pending))
             self.rescue()
         else:
+            self._ticks = True
             self._engine.later(LIE_S, self._tick, pending[0])
 
     # -- reading ----------------------------------------------------------------------------------
@@ -599,7 +606,11 @@ class Link(Matching):
             self._alarm = self._engine.later(max(0.0, at - clock()), self.expire)
 
     def expire(self) -> None:
-        """By the engine: end what has waited long enough."""
+        """By the engine: end what has waited long enough, and was not answered: all may have been held up."""
+        if self._sock is not None:
+            self._read()
+        if self.ended:
+            return
         now, next_at = clock(), float("inf")
         self._alarm, self._alarm_at = None, float("inf")
         expired: list[Any] = []
