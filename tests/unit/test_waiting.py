@@ -28,6 +28,7 @@ from holdfast._core.multilock import MultiAcquisition
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.noting import Witness, note_parts
 from holdfast._core.replicas import Sync
+from holdfast._core.replies import FULL
 from holdfast._core.rwlock import RWAcquisition, downgrade
 from holdfast._core.settings import DEFAULT
 from holdfast._core.validity import deadline
@@ -250,6 +251,14 @@ def test_a_claim_that_is_over_keeps_its_place() -> None:
     assert driver.run(acquire(None, listening=True)).fence == 11
     arrivals = [call.args[3] for call in driver.seen if isinstance(call, Call) and call.script == "acquire"]
     assert arrivals == [0, 77, 77]
+
+
+def test_who_is_turned_away_does_not_wait() -> None:
+    turn = lock_turn()
+    turn.most_waiting = 3
+    driver = Script((0.01, busy(place=FULL)), (0.01, [1, 5]))
+    end = driver.run(wait_for(turn, None, listening=True))
+    assert isinstance(end, Busy) and end.is_full and driver.scripts() == ["acquire"]
 
 
 def test_it_looks_for_itself_when_the_holders_time_is_over() -> None:
