@@ -81,12 +81,11 @@ class Home:
         """Send it: at once where nothing is under way, else with what others ask for in this turn of the loop."""
         # Read by the loop, or by the engine where that is late.
         ask.may_lie = ask.may_lie or self.reads or self.read_on()
-        link = self._link
-        is_first = not self._out and link is not None and link is server.link and not link.owes
-        if is_first or not self.loop.collects:
-            server.put_all([ask])
-            return
         if not self._out:
+            link = self._link
+            if (link is not None and link is server.link and not link.owes) or not self.loop.collects:
+                server.put_all([ask])
+                return
             self.loop.soon(self._flush, server)
         self._out.append(ask)
 
