@@ -23,7 +23,7 @@ class Holder:
     """A driver, as `HolderNotices` asks of it."""
 
     settings = DEFAULT
-    closed = False
+    closing = False
 
     def __init__(self) -> None:
         self.schedule = Schedule()

@@ -38,9 +38,7 @@ class Driver(typing.Protocol):
 
     schedule: Schedule
     settings: Settings
-
-    @property
-    def closed(self) -> bool: ...
+    closing: bool
 
     def missing_inbox(self, key: str) -> Hashable | None: ...
     def spawn(self, protocol: Protocol[None]) -> object: ...
@@ -83,7 +81,7 @@ class HolderNotices:
                     continue
                 if place in self._behind:
                     self._behind[place].append(record)
-                elif record.alive and now >= self._asked.get(place, 0.0) and not driver.closed:
+                elif record.alive and now >= self._asked.get(place, 0.0) and not driver.closing:
                     if len(self._asked) >= _NOTES_MAX:
                         self._asked.clear()
                     self._asked[place] = now + _AGAIN_S

@@ -117,11 +117,6 @@ class Agent(Closing, Listening):
             Tell: lambda _task, tell: tell.function(tell.argument),
         }
 
-    @property
-    def closed(self) -> bool:
-        """Whether the client has ended, or is about to."""
-        return self.closing
-
     # -- what it is run by ------------------------------------------------------------------------
 
     @abstractmethod
