@@ -259,7 +259,8 @@ class Client:
         `name` tells apart several conditions of one lock. A wait that ends holds the lock again under the options of
         the lock.
         """
-        if type(lock) is not Lock or lock._session is not self._on_one_server("a condition"):
+        session = self._on_one_server("a condition")
+        if type(lock) is not Lock or lock._session is not session:
             raise ConfigurationError("lock", lock, "a lock that this client has made")
         return Condition(lock, check_name(name))
 
