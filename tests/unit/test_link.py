@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from holdfast._core.effects import Reply
+from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
-from holdfast._core.mutex import LockAcquisition, acquire_each, release_each
+from holdfast._core.mutex import LockAcquisition
 from holdfast._core.settings import DEFAULT
 from holdfast._engine import link as links
 from holdfast._engine.loop import READ, Engine
@@ -31,8 +32,8 @@ from tests.support.peer import Answered, Peer, Words, command, running_engine
 
 KEYS = lock_keys("holdfast", "a")
 TURN = LockAcquisition(KEYS, "", 30_000)
-FIRST = PreparedRequest(TURN.ask(False, 0, 1.0), acquire_each(KEYS, 30_000, DEFAULT))
-RELEASE = PreparedRequest(TURN.undo(0, 1.0), release_each(KEYS))
+ACQUIRES, RELEASES = OneServer(KEYS, DEFAULT).each(30_000)
+FIRST, RELEASE = PreparedRequest(TURN.ask(False, 0, 1.0), ACQUIRES), PreparedRequest(TURN.undo(0, 1.0), RELEASES)
 ALONE = PreparedRequest(TURN.ask(False, 0, 1.0))
 SHA_OF_EACH = SCRIPTS["acquire_each"].sha.encode()
 GRANTED = b"*2\r\n:1\r\n:7\r\n"

@@ -141,7 +141,9 @@ class OneServer(_Exclusive):
         return turn.ask(False, 0, request_timeout_s), turn.undo(0, request_timeout_s)
 
     def each(self, ttl_ms: int) -> tuple[Each, Each]:
-        return mutex.acquire_each(self.keys, ttl_ms, self.settings), mutex.release_each(self.keys)
+        keys = self.keys
+        acquires = Each("acquire_each", keys.all, (ttl_ms, self.settings.fence_ms))
+        return acquires, Each("release_each", (keys.lock, keys.queue), ())
 
     def make_record(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
         if "!" in token and crash_ms_of(token):

@@ -24,7 +24,7 @@ from holdfast._core.tenure import LocalWaiter, Tenure
 from holdfast._core.tokens import MARK
 from holdfast._core.waiting import Acquisition, Args, once_more
 
-__all__ = ["EACH_MAX", "Each", "LockAcquisition", "acquire_each", "inspect", "release_each", "renewal"]
+__all__ = ["EACH_MAX", "Each", "LockAcquisition", "inspect", "renewal"]
 
 
 def renewal(
@@ -53,16 +53,6 @@ class Each(NamedTuple):
     script: str
     keys: tuple[str, ...]
     args: tuple[int, ...]
-
-
-def acquire_each(keys: LockKeys, ttl_ms: int, settings: Settings) -> Each:
-    """Return the request that acquires the lock if it is free. The number is its fencing token."""
-    return Each("acquire_each", keys.all, (ttl_ms, settings.fence_ms))
-
-
-def release_each(keys: LockKeys) -> Each:
-    """Return the request that releases the lock if there are no waiters. The number is 1."""
-    return Each("release_each", (keys.lock, keys.queue), ())
 
 
 class LockAcquisition(Acquisition):
