@@ -29,7 +29,6 @@ from testbed.proxy import Proxy
 from testbed.servers import KINDS, MORE_KINDS, Kind
 from testbed.waiting import eventually
 from tests.support.apis import APIS, MORE_APIS, Api, warm
-from tests.support.order import dealt
 from tests.support.scripts import Scripts
 
 # A process that a shell, or nohup, has started in the background inherits that some signals are ignored, and would pass
@@ -165,7 +164,20 @@ _ON_MORE = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     items[:] = _wanted(items)
     yield
-    items[:] = dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    items[:] = _spread(items)
+
+
+def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Have the lab's tests come between all others: most take long, wait, and start many processes.
+
+    At the end of the run, where they would come by themselves, they would compete with each other, and end alone.
+    """
+    long = [item for item in items if item.nodeid.startswith("lab/")]
+    others = [item for item in items if not item.nodeid.startswith("lab/")]
+    found: list[pytest.Item] = []
+    for at, item in enumerate(long):
+        found += [item, *others[at * len(others) // len(long) : (at + 1) * len(others) // len(long)]]
+    return found or others
 
 
 def _wanted(items: list[pytest.Item]) -> list[pytest.Item]:
