@@ -53,21 +53,15 @@ class Enterable(Generic[L]):
                 self._not_left(lease)
             raise
 
-    def _leave(
-        self,
-        block: Block,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Awaitable[None]:
+    def _leave(self, block: Block, *raised: Any) -> Awaitable[None]:
         if not block or block[0] is None:
             # Not looked up by `with`: whose block it is has to be found, by the frame that awaits this.
             # sync: lease = self._entered.pop(self._session.me(), sys._getframe(1))
             # sync: self._left(lease)
-            # sync: return lease._exit(kind, error, trace)
-            return self._exit(kind, error, trace)
+            # sync: return lease._exit(*raised)
+            return self._exit(*raised)
         self._left(block[0])
-        return block[0]._leave(block, kind, error, trace)  # type: ignore[no-any-return]
+        return block[0]._leave(block, *raised)  # type: ignore[no-any-return]
 
     async def _exit(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

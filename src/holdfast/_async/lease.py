@@ -296,24 +296,18 @@ class Lease(LeaseBase):
         self._begin_body()
         return self
 
-    async def _leave(
-        self,
-        block: Block,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def _leave(self, block: Block, *raised: Any) -> None:
         if self._entries and self._record.alive:
             # An inner block of a reentrant lock. No call is in between, after which a signal handler could raise.
             try:
                 # sync-drop
-                self._end_body(error)
+                self._end_body(raised[1])
                 del self._entries[-1]
                 block[:] = (None,)
                 return
             except IndexError:
                 pass  # a signal handler or another thread has left the last one
-        await self._exit(kind, error, trace)
+        await self._exit(*raised)
         block[:] = (None,)
 
     async def _exit(

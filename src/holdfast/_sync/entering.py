@@ -53,20 +53,14 @@ class Enterable(Generic[L]):
                 self._not_left(lease)
             raise
 
-    def _leave(
-        self,
-        block: Block,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _leave(self, block: Block, *raised: Any) -> None:
         if not block or block[0] is None:
             # Not looked up by `with`: whose block it is has to be found, by the frame that awaits this.
             lease = self._entered.pop(self._session.me(), sys._getframe(1))
             self._left(lease)
-            return lease._exit(kind, error, trace)
+            return lease._exit(*raised)
         self._left(block[0])
-        return block[0]._leave(block, kind, error, trace)  # type: ignore[no-any-return]
+        return block[0]._leave(block, *raised)  # type: ignore[no-any-return]
 
     def _exit(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         lease = self._entered.pop(self._session.me(), sys._getframe(1))

@@ -279,13 +279,7 @@ class Lease(LeaseBase):
             block.append(self)
         return self
 
-    def _leave(
-        self,
-        block: Block,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _leave(self, block: Block, *raised: Any) -> None:
         if self._entries and self._record.alive:
             # An inner block of a reentrant lock. No call is in between, after which a signal handler could raise.
             try:
@@ -294,7 +288,7 @@ class Lease(LeaseBase):
                 return
             except IndexError:
                 pass  # a signal handler or another thread has left the last one
-        self._exit(kind, error, trace)
+        self._exit(*raised)
         block[:] = (None,)
 
     def _exit(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
