@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast._api.options import Options, check_name, check_value
+from holdfast._api.options import Duration, Options, check_name, check_value, ttl_ms_of
 from holdfast._api.session import SessionBase
 from holdfast._api.writes import fenced_set
 from holdfast._core import optimistic
@@ -18,7 +18,7 @@ from holdfast._core.waiting import once_more
 from holdfast._runtime.lazily import importing
 from holdfast.errors import ConfigurationError, MakeFailed, shown
 
-__all__ = ["Outcome", "Stored", "mark_of", "packed_result", "unpacked_result"]
+__all__ = ["Outcome", "Stored", "mark_of", "packed_result", "stored_entry", "stored_job", "unpacked_result"]
 
 #: For how long after its last write the newest fencing token is remembered beside a value, ms.
 _REMEMBER_MS = 86_400_000
@@ -74,24 +74,6 @@ class Stored(NamedTuple):
     stale_ms: int
     shares: bool
 
-    @staticmethod
-    def of_job(
-        session: SessionBase, name: str, options: Options, retain_ms: int = 0, failure: object = "next"
-    ) -> Stored:
-        own = f"once:{check_name(name)}"
-        key = f"{lock_keys(session.namespace, own).base}:done"
-        return Stored(session, own, key, options, retain_ms, 0, _shares(failure))
-
-    @staticmethod
-    def at_key(
-        session: SessionBase, key: str, options: Options, ttl_ms: int | None, stale_ms: int, failure: object
-    ) -> Stored:
-        if stale_ms and ttl_ms is None:
-            raise ConfigurationError("stale", stale_ms / 1000, "None for a value that lives without a limit")
-        lives_ms = None if ttl_ms is None else ttl_ms + stale_ms
-        lock = f"get_or_set:{check_name(key, 'key')}"
-        return Stored(session, lock, key, options, lives_ms, stale_ms, _shares(failure))
-
     def get(self) -> Protocol[bytes | None]:
         return optimistic.get(self.key, self.session.settings.request_timeout_s)
 
@@ -127,6 +109,28 @@ class Stored(NamedTuple):
         by, _, error = (said or b"").decode("utf-8", "replace").partition(" ")
         if token and by == token:
             raise MakeFailed(self.name, shown(error, _SAID_MAX))
+
+
+def stored_job(
+    session: SessionBase, name: str, options: Options, retain: Duration = 86_400, failure: object = "next"
+) -> Stored:
+    """The result of a job of `once`."""
+    own = f"once:{check_name(name)}"
+    key = f"{lock_keys(session.namespace, own).base}:done"
+    return Stored(session, own, key, options, ttl_ms_of(retain, "retain"), 0, _shares(failure))
+
+
+def stored_entry(
+    session: SessionBase, key: str, options: Options, expire: Duration | None, stale: Duration | None, failure: object
+) -> Stored:
+    """An entry of a cache, by `get_or_set`."""
+    ttl_ms = None if expire is None else ttl_ms_of(expire, "expire")
+    stale_ms = 0 if stale is None else ttl_ms_of(stale, "stale")
+    if stale_ms and ttl_ms is None:
+        raise ConfigurationError("stale", stale_ms / 1000, "None for a value that lives without a limit")
+    lives_ms = None if ttl_ms is None else ttl_ms + stale_ms
+    lock = f"get_or_set:{check_name(key, 'key')}"
+    return Stored(session, lock, key, options, lives_ms, stale_ms, _shares(failure))
 
 
 def _shares(failure: object) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from holdfast._api.decorated import check_callable
-from holdfast._api.options import Options, check_value
+from holdfast._api.options import check_value
 from holdfast._api.outcome import Outcome, Stored, mark_of, packed_result, unpacked_result
 from holdfast._async.decorators import Held, Skipped, awaited
 from holdfast._async.lease import Lease
@@ -71,34 +71,23 @@ def _left_s(until: float | None) -> float | None:
     return None if until is None else max(0.0, until - clock())
 
 
-async def get_or_set(
-    session: Session,
-    key: str,
-    make: Callable[[], Any],
-    ttl_ms: int | None,
-    stale_ms: int,
-    failure: str,
-    timeout_s: float | None,
-    options: Options,
-) -> bytes:
+async def get_or_set(session: Session, value: Stored, make: Callable[[], Any], timeout_s: float | None) -> bytes:
     """See `Client.get_or_set`."""
     check_callable("make", make)
 
     async def made(_: Lease) -> bytes:
         return check_value("value", await awaited("make", make, make()))
 
-    return (await _made(session, Stored.at_key(session, key, options, ttl_ms, stale_ms, failure), made, timeout_s))[1]
+    return (await _made(session, value, made, timeout_s))[1]
 
 
 async def once(
     session: Session,
     name: str,
+    value: Stored,
     function: Callable[[Lease], Any],
-    retain_ms: int,
     fingerprint: str | bytes | None,
-    failure: str,
     timeout_s: float | None,
-    options: Options,
 ) -> Outcome:
     """See `Client.once`."""
     check_callable("function", function)
@@ -107,15 +96,14 @@ async def once(
     async def run(lease: Lease) -> bytes:
         return packed_result(await awaited("function", function, function(lease)), mark)
 
-    new, value = await _made(session, Stored.of_job(session, name, options, retain_ms, failure), run, timeout_s)
-    result, made_for = unpacked_result(value)
+    new, stored = await _made(session, value, run, timeout_s)
+    result, made_for = unpacked_result(stored)
     if mark and made_for != mark:
         raise OnceConflict(name)
     return Outcome(new, result)
 
 
-async def forget(session: Session, name: str, timeout_s: float | None, options: Options) -> None:
+async def forget(session: Session, value: Stored, timeout_s: float | None) -> None:
     """See `Client.forget`."""
-    value = Stored.of_job(session, name, options)
-    async with Held(WriteLock(session, value.name, options), False, timeout_s) as lease:
+    async with Held(WriteLock(session, value.name, value.options), False, timeout_s) as lease:
         await session.run(value.remove(lease.fencing_token))

@@ -28,7 +28,6 @@ from holdfast._api.options import (
     options_of,
     tenure_ms_of,
     timeout_of,
-    ttl_ms_of,
 )
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._runtime.lazily import later, lazily
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast._api.changes import Change
     from holdfast._api.deadlocks import Deadlock
     from holdfast._api.holder import Holder
-    from holdfast._api.outcome import Outcome
+    from holdfast._api.outcome import Outcome, stored_entry, stored_job
     from holdfast._api.overview import Kind, Listed
     from holdfast._api.writes import compare_and_set, fenced_set
     from holdfast._async.client import Client as TasksClient
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
 else:
     # What only some programs use is imported when it is first called: `holdfast run` stands in front of cron jobs.
     asking, breaking = later("holdfast._api.breaking", "asking", "breaking")
+    stored_entry, stored_job = later("holdfast._api.outcome", "stored_entry", "stored_job")
     compare_and_set, fenced_set = later("holdfast._api.writes", "compare_and_set", "fenced_set")
     (Condition,) = later("holdfast._sync.condition", "Condition")
     (locked,) = later("holdfast._sync.decorators", "locked")
@@ -449,9 +449,9 @@ class Client:
         call runs it again; so too when its process dies, or its lease is lost: it must tolerate being begun twice,
         and `lease.fencing_token` tells the two apart. It never counts as done before it has returned.
         """
-        session, checked = self._on_one_server("once"), options_of(options, self._options)
-        retain_ms = ttl_ms_of(retain, "retain")
-        return once(session, name, function, retain_ms, fingerprint, failure, timeout_of(timeout), checked)
+        session = self._on_one_server("once")
+        value = stored_job(session, name, options_of(options, self._options), retain, failure)
+        return once(session, name, value, function, fingerprint, timeout_of(timeout))
 
     def forget(self, name: str, *, timeout: Duration | None = None) -> None:
         """Forget that `once` has run the job of that name: the next call runs it again.
@@ -460,7 +460,8 @@ class Client:
 
         While a client runs it, that is waited for: `timeout` seconds at most, then `AcquireTimeout`.
         """
-        forget(self._on_one_server("once"), name, timeout_of(timeout), self._options)
+        session = self._on_one_server("once")
+        forget(session, stored_job(session, name, self._options), timeout_of(timeout))
 
     @explains_options
     def get_or_set(
@@ -488,10 +489,9 @@ class Client:
 
         Returns the value as bytes. A value that is there costs one GET, and one PTTL with `stale`.
         """
-        session, checked = self._on_one_server("get_or_set"), options_of(options, self._options)
-        expire_ms = None if expire is None else ttl_ms_of(expire, "expire")
-        stale_ms = 0 if stale is None else ttl_ms_of(stale, "stale")
-        return get_or_set(session, key, make, expire_ms, stale_ms, failure, timeout_of(timeout), checked)
+        session = self._on_one_server("get_or_set")
+        value = stored_entry(session, key, options_of(options, self._options), expire, stale, failure)
+        return get_or_set(session, value, make, timeout_of(timeout))
 
     @overload
     def locked(

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from holdfast._api.decorated import check_callable
-from holdfast._api.options import Options, check_value
+from holdfast._api.options import check_value
 from holdfast._api.outcome import Outcome, Stored, mark_of, packed_result, unpacked_result
 from holdfast._runtime.clock import clock
 from holdfast._sync.decorators import Held, Skipped, awaited
@@ -74,34 +74,23 @@ def _left_s(until: float | None) -> float | None:
     return None if until is None else max(0.0, until - clock())
 
 
-def get_or_set(
-    session: Session,
-    key: str,
-    make: Callable[[], Any],
-    ttl_ms: int | None,
-    stale_ms: int,
-    failure: str,
-    timeout_s: float | None,
-    options: Options,
-) -> bytes:
+def get_or_set(session: Session, value: Stored, make: Callable[[], Any], timeout_s: float | None) -> bytes:
     """See `Client.get_or_set`."""
     check_callable("make", make)
 
     def made(_: Lease) -> bytes:
         return check_value("value", awaited("make", make, make()))
 
-    return _made(session, Stored.at_key(session, key, options, ttl_ms, stale_ms, failure), made, timeout_s)[1]
+    return _made(session, value, made, timeout_s)[1]
 
 
 def once(
     session: Session,
     name: str,
+    value: Stored,
     function: Callable[[Lease], Any],
-    retain_ms: int,
     fingerprint: str | bytes | None,
-    failure: str,
     timeout_s: float | None,
-    options: Options,
 ) -> Outcome:
     """See `Client.once`."""
     check_callable("function", function)
@@ -110,15 +99,14 @@ def once(
     def run(lease: Lease) -> bytes:
         return packed_result(awaited("function", function, function(lease)), mark)
 
-    new, value = _made(session, Stored.of_job(session, name, options, retain_ms, failure), run, timeout_s)
-    result, made_for = unpacked_result(value)
+    new, stored = _made(session, value, run, timeout_s)
+    result, made_for = unpacked_result(stored)
     if mark and made_for != mark:
         raise OnceConflict(name)
     return Outcome(new, result)
 
 
-def forget(session: Session, name: str, timeout_s: float | None, options: Options) -> None:
+def forget(session: Session, value: Stored, timeout_s: float | None) -> None:
     """See `Client.forget`."""
-    value = Stored.of_job(session, name, options)
-    with Held(WriteLock(session, value.name, options), False, timeout_s) as lease:
+    with Held(WriteLock(session, value.name, value.options), False, timeout_s) as lease:
         session.run(value.remove(lease.fencing_token))
