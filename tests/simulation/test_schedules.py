@@ -6,6 +6,8 @@ that it has to find, at the end.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import inspect
 import os
@@ -20,8 +22,10 @@ import pytest
 import redis
 
 import holdfast
+from holdfast._core.lease_cache import CachedLease
 from holdfast._core.record import LeaseRecord, LeaseState
-from holdfast._core.tenure import ALONE_MS, LocalWaiter
+from holdfast._core.rwlock import reader_beneath
+from holdfast._core.tenure import ALONE_MS
 from holdfast._engine.link import Link
 from holdfast._engine.loop import Engine
 from holdfast._front.base import Front
@@ -71,30 +75,39 @@ def fails(scenario: Scenario, seed: int) -> str | None:
 
 
 def holder_of(world: World) -> str:
-    value = world.server.peek(KEY, int(world.now_s * 1000) + 1_700_000_000_000)
+    value = world.server.peek(KEY, world.server_ms())
     return "" if value is None else bytes(value).decode()
 
 
 def nothing_is_left(world: World) -> None:
     """No lease and no waiter on the server."""
-    at_ms = int(world.now_s * 1000) + 1_700_000_000_000
     who = (KEY, KEY + b":queue", KEY + b":cond:default")
-    left = [key for key in world.server.snapshot(at_ms) if key in who]
+    left = [key for key in world.server.snapshot(world.server_ms()) if key in who]
     assert not left, f"left on the server: {left}"
 
 
 def queued(world: World) -> bool:
     """True if someone waits on the server."""
-    return KEY + b":queue" in world.server.snapshot(int(world.now_s * 1000) + 1_700_000_000_000)
+    return KEY + b":queue" in world.server.snapshot(world.server_ms())
+
+
+def alone(relied: list[Any]) -> bool:
+    return len(relied) <= 1
 
 
 class Watcher:
-    """Notes leases, and checks them whenever it is asked."""
+    """Notes leases, and looks whenever another thread goes on whether those that are relied on `fit` together.
 
-    def __init__(self, world: World) -> None:
+    `known`: no one takes them away, so that the server knows each for as long.
+    """
+
+    def __init__(self, world: World, fit: Callable[[list[Any]], bool] = alone, *, known: bool = False) -> None:
         self.world = world
+        self.fit = fit
+        self.known = known
         self.leases: list[Any] = []
         self.told: dict[int, int] = {}
+        world.holds_always = self.look
 
     def add(self, lease: Any) -> None:
         self.leases.append(lease)
@@ -105,10 +118,11 @@ class Watcher:
 
         lease.on_lost(lost)
 
-    def exclusive(self) -> None:
-        """Of those who rely on a lease there is one, and the server knows that one for as long."""
+    def look(self) -> None:
         relied = [lease for lease in self.leases if lease._record.alive and lease._record.deadline > self.world.now_s]
-        assert len(relied) <= 1, f"{len(relied)} leases are relied on at the same time"
+        assert self.fit(relied), f"{len(relied)} leases are relied on at the same time: {relied}"
+        if self.known and relied:
+            assert holder_of(self.world) == relied[0].token, f"the server does not know {relied[0]}"
 
     def final(self) -> None:
         """A lease is told of its loss once, and never after its release."""
@@ -133,7 +147,6 @@ def turns(world: World) -> None:
                 waited_s = world.now_s - freed_at[0]
                 assert waited_s < PROMPT_S, f"woken {waited_s:.3f} s after the lock was free"
             watcher.add(lease)
-            watcher.exclusive()
             world.sleep(world.random.choice((0, 0.2)))
             freed_at[0] = world.now_s
             try:
@@ -163,9 +176,7 @@ def impatient(world: World) -> None:
         world.sleep(at_s)
         lease = client.lock("a").acquire(timeout=60)
         watcher.add(lease)
-        watcher.exclusive()
         world.sleep(max(0.01, began_at + until_s - world.now_s))
-        watcher.exclusive()
         lease.release()
 
     alone_s = 0.02 + ALONE_MS / 1000
@@ -178,39 +189,303 @@ def impatient(world: World) -> None:
     watcher.final()
 
 
-def coinciding(world: World) -> None:
-    """Turns of two clients come, are let in, give up and release at a few moments that are the same for all."""
+#: How turns come to be handed on, or not.
+WAYS: tuple[dict[str, Any], ...] = ({}, {"cache_for": 0.5}, {"cache_for": 0.2, "ttl": 1.0}, {"confirm_release": False})
+
+
+def crowd(world: World, clients: list[Any], act: Callable[[Any, Callable[[], None]], None]) -> list[Any]:
+    """Have a few threads act twice, by one client or another: they begin, and end, at moments that are the same."""
     choice = world.random.choice
-    clients = [client_of(world, ttl=choice((1.0, 5.0))), client_of(world, ttl=5.0)]
-    options: dict[str, Any] = choice(({}, {"cache_for": 0.5}))
-    watcher = Watcher(world)
     began_at = world.now_s
 
-    def work(client: holdfast.Client, at_s: float, until_s: float, timeout_s: float) -> None:
+    def work(client: Any, at_s: float, until_s: float) -> None:
         world.sleep(at_s)
         for _ in range(2):
-            try:
-                lease = client.lock("a", **options).acquire(timeout=timeout_s)
-            except holdfast.AcquireTimeout:
-                continue
-            watcher.add(lease)
-            watcher.exclusive()
-            world.sleep(max(0.0, began_at + until_s - world.now_s))
-            watcher.exclusive()
-            lease.release()
+            act(client, lambda: world.sleep(max(0.0, began_at + until_s - world.now_s)))
 
     def one() -> Any:
         client, at_s = choice((clients[0], *clients)), choice((0.0, 0.01, 0.02, 0.03))
-        until_s, timeout_s = choice((0.0, 0.0, 0.05, 0.52, 1.01, 1.02, 1.03)), choice((60, 60, 0.5, 0.99, 1.0))
-        return world.spawn(lambda: work(client, at_s, until_s, timeout_s))
+        until_s = choice((0.0, 0.0, 0.02, 0.05, 0.52, 1.01, 1.02, 1.03))
+        return world.spawn(lambda: work(client, at_s, until_s))
 
-    for task in [one() for _ in range(choice((3, 4, 5)))]:
+    return [one() for _ in range(choice((3, 4, 5)))]
+
+
+def leave(world: World, clients: list[Any], tasks: list[Any], after_s: float = 1.0) -> None:
+    """Wait for the threads, and close the clients; nothing is left."""
+    for task in tasks:
         world.join(task)
-    world.sleep(1)
+    world.sleep(after_s)
     for client in clients:
         client.close()
     nothing_is_left(world)
+
+
+def coinciding(world: World, interrupts: bool = False) -> None:
+    """Turns of two clients come, are let in, give up and release at a few moments that are the same for all."""
+    choice = world.random.choice
+    clients = [client_of(world, ttl=choice((1.0, 5.0))), client_of(world, ttl=5.0)]
+    options = choice(WAYS)
+    watcher = Watcher(world, known=True)
+
+    def act(client: Any, hold: Callable[[], None]) -> None:
+        try:
+            lease = client.lock("a", **options).acquire(timeout=choice((60, 60, 0.5, 0.99, 1.0)))
+        except holdfast.AcquireTimeout:
+            return
+        watcher.add(lease)
+        hold()
+        lease.release()
+
+    tasks = crowd(world, clients, act)
+    if interrupts:
+        for task in tasks:
+            world.interrupt(task, choice((100, 500, 2_000)) + world.random.randrange(500))
+    leave(world, clients, tasks)
+    if not interrupts:
+        watcher.final()
+
+
+def interrupted(world: World) -> None:
+    """The same, while an exception comes up in threads wherever they are: others are not held up for long."""
+    coinciding(world, interrupts=True)
+
+
+def keeping(world: World) -> None:
+    """A kept lease is taken by several threads at once, wanted by another client, and at its end."""
+    choice = world.random.choice
+    clients = [client_of(world, ttl=5.0), client_of(world, ttl=5.0)]
+    watcher = Watcher(world, known=True)
+
+    def take(client: Any, after_s: float) -> None:
+        world.sleep(after_s)
+        lease = client.lock("a", cache_for=0.1).acquire(timeout=60)
+        watcher.add(lease)
+        world.sleep(choice((0, 0, 0.01)))
+        lease.release()
+
+    for _ in range(3):
+        take(clients[0], 0.0)
+        after_s = choice((0.0, 0.03334, 0.05, 0.1))  # at once, when its ttl is cut, later, at its end
+        takers = [(each, after_s) for each in (clients[0], clients[0], choice(clients))]
+        for task in [world.spawn(lambda taker=taker: take(*taker)) for taker in takers]:  # type: ignore[misc]
+            world.join(task)
+    leave(world, clients, [])
     watcher.final()
+
+
+def bounded(world: World) -> None:
+    """Leases are extended, and end by `max_hold`, while others come, are handed them on, and give up."""
+    choice = world.random.choice
+    clients = [client_of(world, ttl=choice((1.0, 5.0))), client_of(world, ttl=5.0)]
+    options = {**choice(WAYS), "max_hold": choice((0.05, 0.3, 2.0)), "at_least": choice((None, 0.02, 0.05, 1.0))}
+    watcher = Watcher(world)
+
+    def act(client: Any, hold: Callable[[], None]) -> None:
+        try:
+            lease = client.lock("a", **options).acquire(timeout=choice((60, 60, 0.05, 1.0)))
+        except holdfast.AcquireTimeout:
+            return
+        watcher.add(lease)
+        try:
+            if choice((True, False)):
+                lease.extend(choice((0.3, 1.0, 4.0)))
+            hold()
+            lease.release()
+        except holdfast.LeaseLost:
+            pass
+
+    leave(world, clients, crowd(world, clients, act), 6.0)  # its ttl, where `max_hold` has ended it
+    assert {lease.lost.reason for lease in watcher.leases} <= {None, "max_hold", "expired"}
+    watcher.final()
+
+
+def troubled(world: World) -> None:
+    """Connections end, and answers come late or never, while turns leave and are handed leases."""
+    choice = world.random.choice
+    world.lose, world.late, world.end = choice((0, 0.02)), choice((0, 0.05)), choice((0, 0.03))
+    clients = [client_of(world, ttl=choice((1.0, 5.0))), client_of(world, ttl=5.0)]
+    options = choice(WAYS)
+    watcher = Watcher(world, known=True)
+
+    def act(client: Any, hold: Callable[[], None]) -> None:
+        try:
+            lease = client.lock("a", **options).acquire(timeout=choice((60, 60, 0.5, 0.99, 1.0)))
+        except holdfast.HoldfastError:
+            return
+        watcher.add(lease)
+        hold()
+        try:
+            if choice((True, False)):
+                lease.extend(choice((0.3, 1.0, 4.0)))
+            lease.release()
+        except holdfast.HoldfastError:
+            pass
+
+    tasks = crowd(world, clients, act)
+    for task in tasks:
+        world.join(task)
+    world.lose = world.late = world.end = 0
+    leave(world, clients, [], 20.0)
+
+
+def broken(world: World) -> None:
+    """A third client breaks leases, and asks for them, while they are handed on, kept, and released."""
+    choice = world.random.choice
+    clients = [client_of(world, ttl=choice((1.0, 5.0))), client_of(world, ttl=5.0), client_of(world)]
+    options = {**choice(WAYS), "on_wanted": choice((None, lambda wanted: None))}
+    watcher = Watcher(world, known=True)
+
+    def act(client: Any, hold: Callable[[], None]) -> None:
+        lease = client.lock("a", **options).acquire(timeout=60)
+        watcher.add(lease)
+        hold()
+        try:
+            lease.release()
+        except holdfast.LeaseLost:
+            assert str(lease.lost.reason).startswith("broken by")
+
+    def meddle() -> None:
+        for _ in range(2):
+            world.sleep(choice((0, 0.01, 0.02, 0.03, 0.05, 0.12)))
+            if choice((True, False)):
+                clients[2].break_("a", reason="stuck", grace=choice((0.3, 1)))
+            else:
+                clients[2].ask("a", reason="please")
+
+    leave(world, clients, [*crowd(world, clients[:2], act), world.spawn(meddle), world.spawn(meddle)])
+    watcher.final()
+
+
+def sharing(world: World) -> None:
+    """Readers and writers of two clients: readers upgrade, writers downgrade, some give up."""
+    choice = world.random.choice
+    clients = [client_of(world, ttl=choice((1.0, 5.0))), client_of(world, ttl=5.0)]
+    options = choice(({}, {"confirm_release": False}))
+
+    def fit(relied: list[Any]) -> bool:
+        writers = [lease for lease in relied if lease._record.label != "read lock"]
+        beneath = {reader_beneath(lease.token) for lease in writers}
+        readers = [lease for lease in relied if lease._record.label == "read lock" and lease.token not in beneath]
+        return len(writers) <= 1 and not (writers and readers)
+
+    watcher = Watcher(world, fit)
+
+    def act(client: Any, hold: Callable[[], None]) -> None:
+        lock, reads, timeout_s = client.rwlock("a", **options), choice((True, False)), choice((60, 60, 0.05))
+        try:
+            lease: Any = (lock.read() if reads else lock.write()).acquire(timeout=timeout_s)
+        except holdfast.AcquireTimeout:
+            return
+        watcher.add(lease)
+        hold()
+        if choice((True, False)):
+            with contextlib.suppress(holdfast.AcquireTimeout, holdfast.UpgradeRefused):
+                other = lease.upgrade(timeout=choice((0.2, 1))) if reads else lease.downgrade()
+                watcher.add(other)
+                hold()
+                other.release()
+        if lease.held:
+            lease.release()
+
+    leave(world, clients, crowd(world, clients, act))
+
+
+def rationed(world: World) -> None:
+    """Permits of a semaphore, some taken several at a time."""
+    choice = world.random.choice
+    clients = [client_of(world, ttl=choice((1.0, 5.0))), client_of(world, ttl=5.0)]
+    options = choice(({}, {"confirm_release": False}))
+    total, taken = choice((1, 2, 3)), dict[int, int]()
+    watcher = Watcher(world, lambda relied: sum(taken[id(lease)] for lease in relied) <= total)
+
+    def act(client: Any, hold: Callable[[], None]) -> None:
+        permits = choice((1, 1, total))
+        try:
+            lease = client.semaphore("a", total, **options).acquire(permits=permits, timeout=choice((60, 60, 0.05)))
+        except holdfast.AcquireTimeout:
+            return
+        taken[id(lease)] = permits
+        watcher.add(lease)
+        hold()
+        lease.release()
+
+    tasks = crowd(world, clients, act)
+    for task in tasks:
+        world.join(task)
+    world.sleep(1)
+    status = clients[1].semaphore("a", total).status()
+    assert status.available == total and not status.waiters
+    leave(world, clients, [])
+    watcher.final()
+
+
+def several(world: World) -> None:
+    """Several locks at once, in either order, and one of them by itself."""
+    choice = world.random.choice
+    clients = [client_of(world, ttl=choice((1.0, 5.0))), client_of(world, ttl=5.0)]
+    options = choice(WAYS)
+    watcher = Watcher(world)
+
+    def act(client: Any, hold: Callable[[], None]) -> None:
+        makes: list[Callable[[], Any]] = [
+            *(lambda: client.lock("a", **options), lambda: client.lock("a")),
+            *(lambda: client.multilock("a", "b"), lambda: client.multilock("b", "a")),
+        ]
+        try:
+            lease = choice(makes)().acquire(timeout=choice((60, 60, 0.05, 1.0)))
+        except holdfast.AcquireTimeout:
+            return
+        watcher.add(lease)
+        hold()
+        lease.release()
+
+    leave(world, clients, crowd(world, clients, act))
+    watcher.final()
+
+
+def mixing(world: World) -> None:
+    """Tasks of a client, some of which are cancelled, beside threads of the same."""
+    choice = world.random.choice
+    clients = [client_of(world, ttl=choice((1.0, 5.0))), client_of(world, ttl=5.0)]
+    options = choice(WAYS)
+    watcher = Watcher(world, known=True)
+    began_at = world.now_s
+
+    def act(client: Any, hold: Callable[[], None]) -> None:
+        try:
+            lease = client.lock("a", **options).acquire(timeout=choice((60, 60, 0.05, 1.0)))
+        except holdfast.AcquireTimeout:
+            return
+        watcher.add(lease)
+        hold()
+        lease.release()
+
+    async def of_task(client: Any) -> None:
+        await asyncio.sleep(choice((0.0, 0.01, 0.02)))
+        until = began_at + choice((0.0, 0.0, 0.02, 0.05, 0.52, 1.02))
+        for _ in range(2):
+            try:
+                lease = await client.tasks.lock("a", **options).acquire(timeout=choice((60, 60, 0.05, 1.0)))
+            except holdfast.AcquireTimeout:
+                continue
+            watcher.leases.append(lease)
+            try:
+                await asyncio.sleep(max(0.0, until - world.now_s))
+            finally:
+                await lease.release()
+
+    async def cancelled(client: Any) -> None:
+        tasks = [asyncio.ensure_future(of_task(client)) for _ in range(choice((1, 2, 3)))]
+        await asyncio.sleep(choice((0.01, 0.02, 0.03, 0.05, 0.52, 1.0, 1.02)))
+        for task in tasks:
+            if choice((True, False)):
+                task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            assert result is None or isinstance(result, asyncio.CancelledError), repr(result)
+
+    loops = [world.spawn(lambda: world.run_loop(lambda: cancelled(clients[0]))) for _ in range(choice((1, 2)))]
+    leave(world, clients, [*crowd(world, clients, act), *loops])
 
 
 def losses(world: World) -> None:
@@ -439,15 +714,34 @@ def forking(world: World) -> None:
     nothing_is_left(world)
 
 
-SCENARIOS: list[Scenario] = [turns, impatient, coinciding, losses, idling, cancelling, closing, conditions, forking]
+SCENARIOS: list[Scenario] = [
+    *(
+        turns,
+        impatient,
+        coinciding,
+        interrupted,
+        keeping,
+        bounded,
+        troubled,
+        broken,
+        sharing,
+        rationed,
+        several,
+        mixing,
+    ),
+    *(losses, idling, cancelling, closing, conditions, forking),
+]
 
 
+# An exception may come between the making of a coroutine and its beginning.
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_schedules(scenario: Scenario) -> None:
-    play(scenario, range(12))
+    play(scenario, range(8))
 
 
 @pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_many_schedules(scenario: Scenario) -> None:
     play(scenario, range(100, 180))
@@ -459,6 +753,22 @@ def test_a_client_is_closed_at_many_moments() -> None:
     that had found the client open and was not yet seen.
     """
     play(closing, range(1_000, 2_000))
+
+
+def test_a_note_goes_with_the_release_of_its_lease() -> None:
+    """Which asks for more than the usual one."""
+
+    def noted(world: World) -> None:
+        client = client_of(world, ttl=30)
+        with client.lock("a", note="deploy") as lease:
+            key = f"holdfast:note:{lease.token}".encode()
+            world.sleep(0.1)
+            assert key in world.server.snapshot(world.server_ms())
+        world.sleep(0.1)
+        assert key not in world.server.snapshot(world.server_ms()), "the note stays"
+        client.close()
+
+    play(noted, range(3))
 
 
 def test_a_schedule_comes_again() -> None:
@@ -520,10 +830,7 @@ MUTANTS: dict[str, tuple[Any, str, str, str, Scenario]] = {
     "the loop falls asleep without a last look": (Engine, "_look", "if self._acts:", "if False:", turns),
     "a wake-up finds no one": (Engine, "call", "bell.ring()\n            except", "pass\n            except", turns),
     "a child of fork keeps its parent's leases": (Front, "after_fork", 'record.lose("forked")', "pass", forking),
-    "a turn that has left passes on what it was made the owner of": (
-        *(LocalWaiter, "passes", " or self.over:", ":"),
-        impatient,
-    ),
+    "two take what is kept": (CachedLease, "take", "return idle[0] is token", "return True", keeping),
     "the rest of a piece is not sent": (Link, "_write_some", "self._out = data[sent:]", "self._out = b''", turns),
 }
 

@@ -4,23 +4,29 @@
     with world.installed():
         world.run(scenario)         # scenario(world) is the first thread; world.spawn(f) starts others
 
-Theory: all threads are real, and one runs at a time. Who runs may hand over at every *line* of the traced modules, and
-where it waits: for a lock, an event, a thread's end, a selector, a socket. What avoids locks, so that signal handlers
-may use it, races between its lines; a scheduler that switches at locks alone would see nothing of that. The engine's
-thread is one of those threads. What blocks is replaced by what asks the scheduler; time is virtual, and moves when no
-one can run. At the other end of the sockets is the simulator's server, which runs the scripts that ship; what it says
-comes a little later. No thread that can run, and none that waits for a time: a deadlock.
+Theory: all threads are real, and one runs at a time. Who runs may hand over at every *line* of the traced modules (in
+some worlds at every bytecode), and where it waits: for a lock, an event, a thread's end, a selector, a socket. What
+avoids locks, so that signal handlers may use it, races between its lines; a scheduler that switches at locks alone
+would see nothing of that. In some worlds a thread that was switched away goes on only when no other one can, which
+shows what takes one long pause at the wrong place. The engine's thread is one of those threads. What blocks is replaced
+by what asks the scheduler; time is virtual, and moves when no one can run. At the other end of the sockets is the
+simulator's server, which runs the scripts that ship; what it says comes a little later. No thread that can run, and
+none that waits for a time: a deadlock.
 """
 
 from __future__ import annotations
 
 import _thread
+import asyncio
 import contextlib
 import faulthandler
 import gc
 import heapq
+import importlib
 import itertools
+import math
 import os
+import pkgutil
 import random
 import select
 import sys
@@ -29,11 +35,13 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import cache
 from types import FrameType, SimpleNamespace
 from typing import Any
 
 import hiredis
 
+import holdfast
 from holdfast._engine import loop
 from holdfast._engine.dial import CONNECT_TIMEOUT_S
 from holdfast._engine.server import Server as EnginesServer
@@ -42,28 +50,52 @@ from holdfast._front import base
 from holdfast._lua import SCRIPTS
 from sim.server import Refused, Server
 
-__all__ = ["Deadlock", "World"]
+__all__ = ["Deadlock", "Interrupted", "World"]
 
 #: What tells loggers and observers belongs to the process, and was made before any world: it stays outside.
 _OUTSIDE = frozenset({"holdfast._reports.reporter", "holdfast._reports.log"})
+#: What is due within this comes at the same moment, s.
+_TOGETHER_S = 1e-5
 #: A schedule of more steps than this goes round in circles.
 _STEPS_MAX = 400_000
-#: Where threads may be switched between two lines.
+#: Where threads may be switched: in all worlds, and in those that are dense.
 _TRACED = (
     *(f"/holdfast/_engine/{name}.py" for name in ("client", "dial", "link", "loop", "operation", "requests", "server")),
-    *("/holdfast/_front/", "/holdfast/_runtime/waits.py"),
-    *("/holdfast/_sync/", "/holdfast/_core/record.py"),
+    *("/holdfast/_front/", "/holdfast/_runtime/waits.py", "/holdfast/_sync/", "/holdfast/_core/record.py"),
 )
+_TRACED_DENSELY = (
+    *("/holdfast/_async/", "/holdfast/_api/acquirable.py", "/holdfast/_api/session.py"),
+    *("/holdfast/_core/agent/", "/holdfast/_core/schedule.py", "/holdfast/_core/tenure.py"),
+    *(f"/holdfast/_core/{name}.py" for name in ("early", "exclusive", "holder_notices", "lease_cache", "mutex")),
+)
+#: Where threads meet without a lock, and may be switched more often than elsewhere: as if a line there were many.
+_FOCUSES = ("/_core/tenure.py", "/_core/tenure.py", "/_core/lease_cache.py", "/_core/schedule.py", "/_engine/link.py")
+_FOCUS_WEIGHT = 100
 #: Modules that get what belongs to the world in place of what blocks.
 _REPLACED = (
     *("holdfast._engine.", "holdfast._front.", "holdfast._sync."),
     *("holdfast._runtime.waits", "holdfast._runtime.starting", "holdfast._runtime.teller"),
 )
+#: What is imported before a world begins.
+_IMPORTED = tuple(f"holdfast.{name}." for name in ("_api", "_async", "_core", "_front", "_sync"))
 #: The numbers of descriptors begin here: no real one is meant by them.
 _FIRST_FD = 1_000_000
 _SHAS = {script.sha.encode(): name for name, script in SCRIPTS.items()}
 _HELLO = b"%1\r\n$5\r\nproto\r\n:3\r\n"
 _FOREVER = float("inf")
+
+
+@cache
+def _is_traced(file: str, dense: bool) -> bool:
+    return any(part in file for part in (*_TRACED, *(_TRACED_DENSELY if dense else ())))
+
+
+@cache
+def _import_all() -> None:
+    """Import what would be imported lazily, under the scheduler, by one thread or another."""
+    for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
+        if module.name.startswith(_IMPORTED) and "trio" not in module.name:
+            importlib.import_module(module.name)
 
 
 class Deadlock(AssertionError):
@@ -74,18 +106,28 @@ class _Over(BaseException):
     """Ends the threads of a run that has failed."""
 
 
+class Interrupted(BaseException):
+    """Comes up in a thread between any two lines, as KeyboardInterrupt does."""
+
+
 class _Task:
     """A thread of the run."""
 
     def __init__(self, name: str, number: int) -> None:
         self.name = name
         self.number = number
-        self.baton = threading.Semaphore(0)
+        self.baton = _thread.allocate_lock()
+        self.baton.acquire()
         self.ready: Callable[[], bool] | None = None
         self.until = _FOREVER
         self.waits_for = ""
         self.done = False
         self.ident = 0
+        #: Until that step it goes on only when no other one can; after that many it is interrupted; since then, it is
+        #: not traced.
+        self.stalled_until = 0
+        self.interrupt_at: int | None = None
+        self.untraced = False
 
 
 class World:
@@ -94,6 +136,21 @@ class World:
     def __init__(self, seed: int, eager: float | None = None) -> None:
         self.random = random.Random(seed)
         self.eager = self.random.choice((0.003, 0.02, 0.1, 0.3)) if eager is None else eager
+        #: Whether threads are switched in more files, and between bytecodes; the file, if any, of which a line counts
+        #: as many; how often one that was switched away is stalled; what is due within that comes at one moment, s.
+        self.dense = self.random.random() < 0.4
+        self.fine = self.dense and self.random.random() < 0.3
+        self.focus = self.random.choice(_FOCUSES) if self.dense and self.random.random() < 0.6 else None
+        self.stall = self.random.choice((0.0, 0.0, 0.3))
+        self.together_s = _TOGETHER_S if self.dense else 0.0
+        if self.fine:
+            self.eager /= 5
+        if self.focus is not None:
+            self.eager = min(self.eager, 0.02)
+        self._steps_max = _STEPS_MAX * (10 if self.fine else 1)
+        self._left = self._steps_left()
+        #: Called whenever another thread goes on; may raise AssertionError.
+        self.holds_always: Callable[[], None] = lambda: None
         self.now_s = 1_000.0
         self.steps = 0
         self.switches = 0
@@ -113,8 +170,9 @@ class World:
         self._arrivals: list[float] = []
         #: By their descriptors, sockets and bells.
         self.things: dict[int, Any] = {}
-        #: How often a server's reply does not come, nor any later one on that connection; how often a piece is cut.
-        self.lose = 0.0
+        #: How often a server's reply does not come, nor any later one on that connection; or comes late, as all behind
+        #: it; how often a connection ends in place of a reply; how often a piece is cut.
+        self.lose = self.late = self.end = 0.0
         self.cut = self.random.choice((0.0, 0.1))
         self.threading = _threading_for(self)
         self.random_module = _passing(random, Random=lambda *_: random.Random(f"{seed}-jitter"))
@@ -143,6 +201,10 @@ class World:
         """The time of this world, s."""
         return self.now_s
 
+    def server_ms(self) -> int:
+        """The same on the server, ms."""
+        return int(self.now_s * 1000) + 1_700_000_000_000
+
     # ---- threads ----
 
     def run(self, scenario: Callable[[World], object]) -> None:
@@ -154,9 +216,12 @@ class World:
         if not self._main_done.wait(60):
             self._fail("the run does not end")
             self._abandon()
-        self._unwound(time.monotonic() + 10)
-        for task in self._tasks:
-            assert task.done or self._over, f"{task.name} lives on"
+        try:
+            self._unwound(time.monotonic() + 10)
+            for task in self._tasks:
+                assert task.done or self._over, f"{task.name} lives on"
+        except AssertionError as error:
+            self.failures.append(str(error))
         if self.failures:
             raise AssertionError("\n".join(self.failures))
 
@@ -175,7 +240,13 @@ class World:
         real = threading.Thread(target=self._main, args=(task, function), name=f"rig-{task.name}", daemon=True)
         self._real.append(real)
         real.start()
+        if self._over:
+            self._pass_to(task)
         return task
+
+    def _pass_to(self, task: _Task) -> None:
+        with contextlib.suppress(RuntimeError):  # when all tasks are ended, it may have the baton
+            task.baton.release()
 
     def _main(self, task: _Task, function: Callable[[], object]) -> None:
         task.baton.acquire()
@@ -184,7 +255,8 @@ class World:
             if not self._over:
                 sys.settrace(self._trace)
                 try:
-                    function()
+                    with contextlib.suppress(Interrupted):
+                        function()
                 finally:
                     sys.settrace(None)
         except _Over:
@@ -205,19 +277,43 @@ class World:
             lambda: task.done, None if timeout_s is None else self.now_s + timeout_s, f"end of {task.name}"
         )
 
-    def switch(self, always: bool = False) -> None:
-        """Perhaps someone else goes on here."""
+    def switch(self, always: bool = False, weight: int = 1) -> None:
+        """Perhaps someone else goes on here, as after that many steps."""
         task = self._current
         if task is None or self._pausing or task.done or self.afterwards():
             return
         if self._over:
             raise _Over
         self.steps += 1
-        if self.steps > _STEPS_MAX:
-            self._fail(f"more than {_STEPS_MAX} steps")
-            raise _Over
-        if always or self.random.random() < self.eager:
+        self._left -= weight
+        if task.untraced:
+            self._trace_again(task)
+        if always or self._left <= 0:
+            if self.steps > self._steps_max:
+                self._fail(f"more than {self._steps_max} steps")
+                raise _Over
+            self._left = self._steps_left()
+            if self.random.random() < self.stall:
+                task.stalled_until = self.steps + self._steps_max // 20  # others may spin until it goes on
             self._next(task)
+
+    def _steps_left(self) -> int:
+        """Draw how many steps a thread makes until another one may go on."""
+        return 1 + int(math.log(1.0 - self.random.random()) / math.log(1.0 - self.eager))
+
+    def interrupt(self, task: _Task, steps: int) -> None:
+        """Raise `Interrupted` in a thread, when it has made that many steps."""
+        task.interrupt_at = steps
+
+    def _trace_again(self, task: _Task) -> None:
+        """Python traces a thread no more where its trace function has raised."""
+        task.untraced = False
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if _is_traced(frame.f_code.co_filename, self.dense):
+                frame.f_trace = self._line
+            frame = frame.f_back
+        sys.settrace(self._trace)
 
     def wait(self, ready: Callable[[], bool], until: float | None, what: str) -> bool:
         """The current thread waits until `ready()`, or until a time; whether it is ready."""
@@ -239,6 +335,15 @@ class World:
 
     def _next(self, task: _Task) -> None:
         """Give the baton to a task that can run; returns when `task` has it again."""
+        self._pausing += 1
+        try:
+            self.holds_always()
+        except AssertionError as error:
+            if not self._over:
+                self._fail(str(error))
+            raise _Over from None
+        finally:
+            self._pausing -= 1
         other = self._choose()
         if other is None:
             self._fail("deadlock: " + "; ".join(f"{each.name} waits for {each.waits_for}" for each in self._living()))
@@ -249,7 +354,7 @@ class World:
             return
         self.switches += 1
         self._current = other
-        other.baton.release()
+        self._pass_to(other)
         if task.done:
             return
         task.baton.acquire()
@@ -266,7 +371,9 @@ class World:
                 living = self._living()
                 able = [each for each in living if each.ready is None or each.until <= self.now_s or each.ready()]
                 if able:
-                    return self.random.choice(able)
+                    chosen = self.random.choice([each for each in able if each.stalled_until <= self.steps] or able)
+                    chosen.stalled_until = 0
+                    return chosen
                 at = min((each.until for each in living), default=_FOREVER)
                 while self._arrivals and self._arrivals[0] <= self.now_s:
                     heapq.heappop(self._arrivals)
@@ -274,7 +381,7 @@ class World:
                     at = min(at, self._arrivals[0])
                 if at == _FOREVER:
                     return None
-                self.now_s = max(self.now_s, at)
+                self.now_s = max(self.now_s, at + self.together_s)
         finally:
             self._pausing -= 1
 
@@ -289,7 +396,7 @@ class World:
         for engine in self._engines.values():
             engine._clients.clear()  # else its loop would go on, whatever is raised in it
         for each in self._tasks:
-            each.baton.release()
+            self._pass_to(each)
         self._main_done.set()
 
     def fork(self) -> int:
@@ -319,13 +426,29 @@ class World:
     # ---- lines ----
 
     def _trace(self, frame: FrameType, event: str, _arg: object) -> Any:
-        name = frame.f_code.co_filename
-        return self._line if any(part in name for part in _TRACED) else None
-
-    def _line(self, _frame: FrameType, event: str, _arg: object) -> Any:
-        if event == "line":
-            self.switch()
+        if not _is_traced(frame.f_code.co_filename, self.dense):
+            return None
+        if self.fine:
+            frame.f_trace = self._line  # Python 3.13 looks at it when told of opcodes
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._line
+
+    def _line(self, frame: FrameType, event: str, _arg: object) -> Any:
+        if event == "line" or event == "opcode":
+            is_focus = self.focus is not None and frame.f_code.co_filename.endswith(self.focus)
+            self.switch(weight=_FOCUS_WEIGHT if is_focus else 1)
+            task = self._current
+            if task is not None and task.interrupt_at is not None:
+                task.interrupt_at -= 1
+                if task.interrupt_at < 0 and not (self._pausing or self._over):
+                    task.interrupt_at, task.untraced = None, True
+                    raise Interrupted
+        return self._line
+
+    def run_loop(self, main: Callable[[], Any]) -> Any:
+        """Run a coroutine function in an event loop of its own, in the current thread."""
+        with asyncio.Runner(loop_factory=lambda: _Loop(self)) as runner:
+            return runner.run(main())
 
     # ---- the server ----
 
@@ -372,10 +495,7 @@ class World:
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """The threads API works in this world."""
-        import holdfast
-
-        for name in holdfast.__all__:
-            getattr(holdfast, name)  # what is imported lazily is not imported under the scheduler
+        _import_all()
         from holdfast._runtime import clock as clocks
         from holdfast._runtime import identity
 
@@ -387,10 +507,12 @@ class World:
             put.append((module, name, getattr(module, name)))
             setattr(module, name, value)
 
-        real = clocks.clock
+        real, importing = clocks.clock, self.threading.ImportLock()
         for name, module in tuple(sys.modules.items()):
             if not name.startswith("holdfast.") or name in _OUTSIDE:
                 continue
+            if hasattr(module, "importing"):
+                replace(module, "importing", importing)
             if getattr(module, "clock", None) is real:
                 replace(module, "clock", self.clock)
             if name.startswith(_REPLACED):
@@ -441,6 +563,7 @@ def _passing(module: Any, **others: Any) -> Any:
 def _threading_for(world: World) -> Any:
     class Lock:
         _again = False
+        _switches = True
 
         def __init__(self) -> None:
             self._owner: _Task | None = None
@@ -455,7 +578,8 @@ def _threading_for(world: World) -> Any:
             if self._again and self._owner is me:
                 self._count += 1
                 return True
-            world.switch()
+            if self._switches:
+                world.switch()
             while self._owner is not None:
                 until = None if timeout < 0 else world.now_s + timeout
                 if not blocking or not world.wait(lambda: self._owner is None, until, "a lock"):
@@ -471,7 +595,7 @@ def _threading_for(world: World) -> Any:
             self._count -= 1
             if not self._count:
                 self._owner = None
-                if not world._over:
+                if self._switches and not world._over:
                     world.switch()
 
         def locked(self) -> bool:
@@ -485,6 +609,9 @@ def _threading_for(world: World) -> Any:
 
     class RLock(Lock):
         _again = True
+
+    class ImportLock(RLock):
+        _switches = False  # what is imported once is not imported again, and a schedule would not come again
 
     class Condition:
         def __init__(self, lock: Any = None) -> None:
@@ -584,6 +711,7 @@ def _threading_for(world: World) -> Any:
         threading,
         Lock=Lock,
         RLock=RLock,
+        ImportLock=ImportLock,
         Condition=Condition,
         Thread=Thread,
         current_thread=current_thread,
@@ -652,7 +780,15 @@ class _Socket(_Thing):
         self._parser = hiredis.Reader()
         self._coming: deque[tuple[float, bytes]] = deque()
         self._blocks = True
-        self._mute = False
+        self._mute = self._ended = False
+        self._late_s = 0.0
+
+    def dup(self) -> _Twin:
+        return _Twin(self)
+
+    def shutdown(self, _how: int) -> None:
+        self._ended = True
+        self._world.switch()
 
     def fileno(self) -> int:
         return -1 if self.closed else self.number
@@ -661,13 +797,13 @@ class _Socket(_Thing):
         self._blocks = flag
 
     def ready(self) -> bool:
-        return bool(self._coming) and self._coming[0][0] <= self._world.now_s
+        return self._ended or (bool(self._coming) and self._coming[0][0] <= self._world.now_s)
 
     def say(self, data: bytes) -> None:
         """Have it arrive."""
         world = self._world
         if not self._mute:
-            at_s = world.now_s + world.random.choice((0.0, 0.0002, 0.001))
+            at_s = world.now_s + world.random.choice((0.0, 0.0002, 0.001)) + self._late_s
             if self._coming:
                 at_s = max(at_s, self._coming[-1][0])
             self._coming.append((at_s, data))
@@ -676,14 +812,17 @@ class _Socket(_Thing):
     def send(self, data: bytes) -> int:
         world = self._world
         world.switch(always=True)
-        if self.closed:
-            raise OSError(9, "closed")
+        if self.closed or self._ended:
+            raise OSError(32 if self._ended else 9, "closed")
         if not self._blocks and world.random.random() < world.cut:
             data = data[: world.random.randrange(1, len(data) + 1)]
         self._parser.feed(data)
         while (words := self._parser.gets()) is not False:
             answer = world.answer(words, self)
             self._mute = self._mute or world.random.random() < world.lose
+            self._late_s = world.random.choice((0.1, 0.6, 1.1)) if world.random.random() < world.late else 0.0
+            if world.random.random() < world.end:
+                self._ended = self._mute = True
             self.say(answer)
         world.switch()
         return len(data)
@@ -696,15 +835,64 @@ class _Socket(_Thing):
         if self.closed:
             raise OSError(9, "closed")
         data = b""
-        while self.ready():
+        while self._coming and self.ready():
             data += self._coming.popleft()[1]
-        if not data:
+        if not data and not self._ended:
             raise BlockingIOError
         return data
 
     def close(self) -> None:
         self._world.unsubscribe(self)
         super().close()
+
+
+class _Twin(_Thing):
+    """Another descriptor of a socket, by which an event loop watches it."""
+
+    def __init__(self, sock: _Socket) -> None:
+        super().__init__(sock._world)
+        self.ready = sock.ready  # type: ignore[method-assign]
+
+    def fileno(self) -> int:
+        return -1 if self.closed else self.number
+
+
+class _Loop(asyncio.BaseEventLoop):
+    """An event loop in the time of the world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+        self._woken = False
+        self._readers: dict[int, Callable[[], object]] = {}
+        self._selector = self
+
+    def time(self) -> float:
+        return self._world.now_s
+
+    def select(self, timeout_s: float | None) -> list[Callable[[], object]]:
+        world = self._world
+        until = None if timeout_s is None else world.now_s + max(0.0, timeout_s)
+        world.wait(lambda: self._woken or bool(self._found()), until, "the event loop's selector")
+        self._woken = False
+        return self._found()
+
+    def _found(self) -> list[Callable[[], object]]:
+        return [call for fd, call in self._readers.items() if self._world.things[fd].ready()]
+
+    def _process_events(self, found: list[Callable[[], object]]) -> None:
+        for call in found:
+            self.call_soon(call)
+
+    def _write_to_self(self) -> None:
+        self._woken = True
+        self._world.switch()
+
+    def add_reader(self, fd: Any, callback: Callable[..., Any], *_: Any) -> None:  # type: ignore[override]
+        self._readers[fd.fileno()] = callback
+
+    def remove_reader(self, fd: Any) -> bool:
+        return self._readers.pop(fd.fileno(), None) is not None
 
 
 class _Connection:

@@ -196,7 +196,7 @@ def test_the_caller_of_a_request_that_is_not_answered_goes_on_in_time(server: Se
 
 
 def test_a_caller_that_was_held_up_looks_for_its_reply_before_its_time_is_over(server: Server, peer: Peer) -> None:
-    """It reads by itself, and did not run between the last look and the end of its time."""
+    """The caller reads by itself, and did not run between the last look and the end of its time."""
     link = connected(server)
     poll, peer.answer = link._poll, lambda words: GRANTED
 
