@@ -56,6 +56,8 @@ __all__ = ["Deadlock", "Interrupted", "World"]
 _OUTSIDE = frozenset({"holdfast._reports.reporter", "holdfast._reports.log"})
 #: What is due within this comes at the same moment, s.
 _TOGETHER_S = 1e-5
+#: How long a look at the clock takes, s.
+_LOOK_S = 1e-9
 #: A schedule of more steps than this goes round in circles.
 _STEPS_MAX = 400_000
 #: Where threads may be switched: in all worlds, and in those that are dense.
@@ -142,7 +144,7 @@ class World:
         self.fine = self.dense and self.random.random() < 0.3
         self.focus = self.random.choice(_FOCUSES) if self.dense and self.random.random() < 0.6 else None
         self.stall = self.random.choice((0.0, 0.0, 0.3))
-        self.together_s = _TOGETHER_S if self.dense else 0.0
+        self.together_s = _TOGETHER_S if self.dense else _TOGETHER_S / 10
         if self.fine:
             self.eager /= 5
         if self.focus is not None:
@@ -198,7 +200,8 @@ class World:
         }
 
     def clock(self) -> float:
-        """The time of this world, s."""
+        """The time of this world, s. Each look takes some: else a timer may be due again and again in no time."""
+        self.now_s += _LOOK_S
         return self.now_s
 
     def server_ms(self) -> int:
