@@ -20,6 +20,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import os
+import posix
 import select
 import selectors
 import signal
@@ -76,7 +77,10 @@ class Timer:
 
 
 class _Bell:
-    """Ends the wait of a selector from any thread."""
+    """Ends the wait of a selector from any thread.
+
+    By `posix`: eventlet puts functions into `os` that let other greenlets run, and allow but one to write.
+    """
 
     def __init__(self) -> None:
         self.fd, self._end = os.pipe()
@@ -85,13 +89,13 @@ class _Bell:
 
     def ring(self) -> None:
         try:
-            os.write(self._end, b"!")
+            posix.write(self._end, b"!")
         except OSError:
             pass  # it rings already, or has ended
 
     def silence(self) -> None:
         try:
-            os.read(self.fd, 4096)
+            posix.read(self.fd, 4096)
         except OSError:
             pass
 
