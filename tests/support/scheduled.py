@@ -193,6 +193,7 @@ class World:
             "threading": self.threading,
             "time": self.time,
             "os": self.os,
+            "posix": self.os,
             "random": self.random_module,
             "select": _passing(select, epoll=lambda: _Epoll(self), poll=lambda: _Poll(self)),
             "_thread": _passing(_thread, start_new_thread=lambda function, args: self.spawn(lambda: function(*args))),
