@@ -16,18 +16,18 @@ from tools.rooms import LAB, TOP, lines_by_room
 
 PACKAGE = Path(holdfast.__file__).parent
 MOST_LINES = {
-    "_core": 8_730,
-    "_async": 3_130,
-    "_engine": 3_410,
-    "_front": 1_580,
-    "_runtime": 660,
-    "_reports": 620,
-    "cli": 3_550,
+    "_core": 8_690,
+    "_async": 3_080,
+    "_engine": 3_420,
+    "_front": 1_570,
+    "_runtime": 650,
+    "_reports": 580,
+    "cli": 3_510,
     "_lua": 2_670,
-    "_api": 3_180,
+    "_api": 3_220,
     TOP: 1_980,
-    "compat": 1_060,
-    "web": 670,
+    "compat": 1_000,
+    "web": 660,
 }
 LAB_MOST_LINES = 7_200
 #: The threads API is generated from `_async`: a smaller share of it than this is by hand, or comments are left out.
