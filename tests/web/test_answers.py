@@ -10,7 +10,8 @@ import signal
 import socket
 import urllib.parse
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from email.message import Message
 from typing import Any
 
@@ -182,6 +183,36 @@ def test_a_look_that_fails_by_a_mistake_is_followed_by_others() -> None:
     said: list[Exception] = []
     asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
     assert [str(each) for each in said] == ["a mistake"]
+
+
+def test_the_end_of_a_lease_is_not_shown_before_it_is_known_whether_it_was_broken() -> None:
+    shown: list[list[str]] = []
+
+    class Client:
+        held = True
+
+        async def list(self, pattern: str, *, grants: bool) -> AsyncIterator[library.Listed]:
+            if self.held:
+                holders = (library.Holder("token", True, 30.0, None, None),)
+                yield library.Listed("lock", "a", holders, 1, (), 0, 7, 0, datetime.now(UTC))
+
+        async def explain(self, change: library.Change) -> library.Change:
+            shown.append([each["what"] for each in poller.detail("a")[0]["history"]])
+            return replace(change, what="broken", reason="for a test")
+
+        async def deadlocks(self) -> tuple[library.Deadlock, ...]:
+            return ()
+
+    async def run() -> None:
+        await poller._look()
+        client.held = False
+        await poller._look()
+
+    client = Client()
+    poller = Poller(client, "*", 0.01)
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    assert shown == [["held"]]
+    assert [each["what"] for each in poller.detail("a")[0]["history"]] == ["held", "broken"]
 
 
 def test_a_browser_that_is_slow_is_told_all_again_instead_of_what_it_has_missed() -> None:

@@ -65,8 +65,6 @@ class Poller:
         self._at_ms = 0
         self._rows: dict[str, dict[str, Any]] = {}
         self._histories: OrderedDict[str, deque[dict[str, Any]]] = OrderedDict()
-        #: What has ended since the last look, and as what it was told.
-        self._ended: list[tuple[dict[str, Any], Change]] = []
         self._rates = Rates()
         self._streams = 0
         #: How many messages the browsers were told, the latest of them, and what is set by the next one.
@@ -176,14 +174,19 @@ class Poller:
         first, self.truncated = not self._at_ms, truncated
         latest = max((each.seen_at for each in found.values()), default=None)
         self._at_ms = round(time.time() * 1000) if latest is None else view.ms(latest)
+        happened = {which: list(changes(self.seen.get(which), after)) for which, after in found.items()}
         for which, before in self.seen.items():
             if which not in found and not truncated:
                 gone = replace(before, holders=(), held=0, queue=(), waiters=0, seen_at=latest or before.seen_at)
-                self._remember(which, before, gone)
-        for which, after in found.items():
-            self._rates.saw(which, after, self._remember(which, self.seen.get(which), after, quiet=first))
+                happened[which] = list(changes(before, gone))
+        await self._explain(happened)
+        for which, some in happened.items():
+            self._remember(which, some)
+            granted = 0 if first else grants(some)
+            self.grants += granted
+            if which in found:
+                self._rates.saw(which, found[which], granted)
         self.seen = found
-        await self._explain()
         now = time.monotonic()
         if now >= self._deadlocks_at:
             self._deadlocks_at = now + DEADLOCKS_S
@@ -195,30 +198,18 @@ class Poller:
         self._forget()
         self._tell({which: view.row_of(each, self._rates.of(which)) for which, each in found.items()})
 
-    def _remember(self, which: str, before: Listed | None, after: Listed, quiet: bool = False) -> int:
-        """Note what has happened; `quiet`: before the first look, so that it counts for no rate.
+    async def _explain(self, told: dict[str, list[Change]]) -> None:
+        """Find out which leases that ended were broken, before any browser can ask."""
+        ended = [(some, place) for some in told.values() for place, each in enumerate(some) if each.what in ENDS]
+        asked = ended[-EXPLAINED_MAX:]
+        explained = await asyncio.gather(*(self._client.explain(some[place]) for some, place in asked))
+        for (some, place), change in zip(asked, explained, strict=True):
+            some[place] = change
 
-        Returns how many grants that shows.
-        """
-        told = list(changes(before, after))
-        if not told:
-            return 0
-        history = self._histories.setdefault(which, deque(maxlen=HISTORY_MAX))
-        self._histories.move_to_end(which)
-        facts = list(map(view.change_of, told))
-        history.extend(facts)
-        self._ended += [(fact, each) for fact, each in zip(facts, told, strict=True) if each.what in ENDS]
-        granted = 0 if quiet else grants(told)
-        self.grants += granted
-        return granted
-
-    async def _explain(self) -> None:
-        """Find out which leases that ended were broken."""
-        ended, self._ended = self._ended[-EXPLAINED_MAX:], []
-        for (fact, _), change in zip(
-            ended, await asyncio.gather(*(self._client.explain(change) for _, change in ended)), strict=True
-        ):
-            fact.update(view.change_of(change))
+    def _remember(self, which: str, told: list[Change]) -> None:
+        if told:
+            self._histories.setdefault(which, deque(maxlen=HISTORY_MAX)).extend(map(view.change_of, told))
+            self._histories.move_to_end(which)
 
     def _forget(self) -> None:
         while len(self._histories) > HISTORIES_MAX:
