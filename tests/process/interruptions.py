@@ -379,7 +379,8 @@ def block_ends(code: CodeType) -> frozenset[int]:
             continue
         calls = [one for one in rest if one.opname in ("PRECALL", "CALL")]
         if rest[0].opname in ("PRECALL", "CALL") and rest[0].arg == 2:
-            found.update(one.offset for one in (*loads, *calls))
+            before = [one for one in instructions[at - 1 : at] if one.opname == "SWAP"]  # of what it returns
+            found.update(one.offset for one in (*before, *loads, *calls))
     return frozenset(found)
 
 

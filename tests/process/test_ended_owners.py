@@ -198,6 +198,9 @@ def test_coroutines_run_by_hand_own_nothing(valkey_server: embedded.Server, uniq
             await first.release()
             with pytest.raises(RuntimeError, match="task"):
                 await by_hand(lock.__aenter__())
-            assert not await lock.locked(), "what cannot be entered was not acquired"
+            until = loop.time() + 5
+            while await lock.locked() and loop.time() < until:  # the engine gives it back, which this may overtake
+                await asyncio.sleep(0.01)
+            assert not await lock.locked(), "what cannot be entered is given back"
 
     asyncio.run(main())
