@@ -59,11 +59,19 @@ STARTS = pytest.mark.parametrize("start", [None, foreign], ids=["thread", "forei
 
 def successor(number: int, act: Callable[[], Any], start: Any) -> Any:
     """Run `act` in another thread that has got the system's number of one that has ended."""
-    for _ in range(ATTEMPTS):
-        ident, got = in_thread(lambda: act() if threading.get_ident() == number else None, start)
-        if ident == number:
-            return got
-    pytest.fail("the system did not give the number to another thread")
+    parked = threading.Event()
+    try:
+        for _ in range(ATTEMPTS):
+            ident, got = in_thread(lambda: act() if threading.get_ident() == number else None, start)
+            if ident == number:
+                return got
+            # Two numbers may come in turn, if a thread begins just before the last one has left the system.
+            if _thread.start_new_thread(parked.wait, (30,)) == number:
+                parked.set()
+                parked = threading.Event()
+    finally:
+        parked.set()
+    pytest.fail(f"the system did not give {number} to another thread; there are {threading.enumerate()}")
 
 
 def acquire_of(locks: Any, name: str, kind: str) -> Callable[[], Any]:
