@@ -6,6 +6,7 @@ Law: no fork comes in the middle of one: the child would wait forever for the th
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from importlib import import_module
@@ -21,7 +22,8 @@ importing = threading.RLock()
 def lazily(module: str) -> Any:
     """The module of that name."""
     with importing:
-        return import_module(module)
+        import_module(module)
+    return sys.modules[module]
 
 
 def later(module: str, *names: str) -> list[Callable[..., Any]]:
