@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import contextlib
 import gc
 import os
 import sys
@@ -17,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import redis
 
 import holdfast
 import holdfast.asyncio
@@ -311,3 +313,47 @@ def test_an_event_loop_is_not_held_up_by_a_client_of_another_one(server: embedde
         assert asyncio.run(collect()) < 1.0
     finally:
         server.resume()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("tasks", [False, True], ids=["threads", "asyncio"])
+def test_a_failed_acquire_keeps_no_lease_of_its_callers(
+    valkey_server: embedded.Server, unique_name: str, tasks: bool
+) -> None:
+    """The function that has caught it gets a lease and drops it: that goes at once, without the collector."""
+    odd, seen, failed = f"{unique_name}-odd", list[weakref.ref[Any]](), [True]
+    with redis.Redis.from_url(valkey_server.url) as look:
+        look.hset(f"holdfast:{{{odd}}}", "a", "b")
+
+    def threads() -> None:
+        def act() -> None:
+            with contextlib.suppress(holdfast.HoldfastError):
+                locks.lock(odd).acquire(timeout=1)
+                failed.clear()
+            lease = locks.lock(unique_name).acquire(timeout=5)
+            seen.append(weakref.ref(lease))
+
+        with holdfast.connect(valkey_server.url) as locks:
+            act()
+            assert failed and seen[0]() is None
+
+    async def main() -> None:
+        async def act() -> None:
+            with contextlib.suppress(holdfast.HoldfastError):
+                await locks.lock(odd).acquire(timeout=1)
+                failed.clear()
+            lease = await locks.lock(unique_name).acquire(timeout=5)
+            seen.append(weakref.ref(lease))
+
+        async with holdfast.asyncio.connect(valkey_server.url) as locks:
+            await act()
+            assert failed and seen[0]() is None
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(main()) if tasks else threads()
+    finally:
+        gc.enable()
+        with redis.Redis.from_url(valkey_server.url) as look:
+            look.delete(f"holdfast:{{{odd}}}")

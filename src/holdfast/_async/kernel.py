@@ -68,6 +68,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         asked.lock, asked.token, asked.owners, asked.code, asked.offset = self, token, owners, code, offset
         asked.report = session.reports.begin(self._label, self._name, self._report_level)
         got: LeaseRecord | Grant | Busy | None = None
+        told: BaseException | None = None
         try:
             if key is None or (got := self._take_kept(asked)) is None:
                 # sync: got = self._get(asked, me, timeout_s, cancel)
@@ -81,8 +82,10 @@ class Acquirable(AcquirableBase, Generic[L]):
             told = self._told(error, asked.report)
             if told is error:
                 raise
+            error.__traceback__ = None  # it may be kept, and has this frame, and those that called it
             raise told from None
         finally:
+            told = None  # whose traceback has them, too
             session.asking.pop(asked.token, None)
             if driver.queueing:
                 driver.queueing.pop(asked.token, None)

@@ -92,6 +92,19 @@ class Operation:
                 failed = error
             call(told, value, failed)
 
+    def take(self) -> Any:
+        """By the caller, once it is over: return the result, or raise.
+
+        An error is kept by nothing of ours then: its traceback has frames of its callers, which may have leases.
+        """
+        error, self.error = self.error, None
+        try:
+            if error is not None:
+                raise error
+            return self.result
+        finally:
+            error = None
+
     def _ended(self, result: Any, error: BaseException | None) -> None:
         self.result, self.error, self._task = result, error, None
         if self._claim():

@@ -216,10 +216,7 @@ class AioFront(Front):
         except BaseException:
             operation.abandon(self.engine.call)
             raise
-        if operation.error is not None:
-            raise operation.error
-        result: R = operation.result
-        return result
+        return operation.take()  # type: ignore[no-any-return]
 
     async def _do(
         self, function: Callable[[Any], Any], argument: Any, told: Callable[[Any, BaseException | None], None]

@@ -131,10 +131,7 @@ class ThreadsFront(Front):
         finally:
             if cancel is not None:
                 cancel._unwatch(stop)
-        if operation.error is not None:
-            raise operation.error
-        result: R = operation.result
-        return result
+        return operation.take()  # type: ignore[no-any-return]
 
     # -- acquiring and releasing ------------------------------------------------------------------
 
