@@ -306,7 +306,7 @@ class AcquirableBase:
 
 
 class ExclusiveBase(AcquirableBase):
-    """What an exclusive lock is acquired of. All objects of its name with the same options share how."""
+    """The part of an exclusive lock that acquires. All objects of its name with the same options share how."""
 
     def __init__(self, session: Any, name: str, options: Options, reentrant: bool = False) -> None:
         super().__init__(session, name, options)

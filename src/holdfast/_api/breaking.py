@@ -90,7 +90,7 @@ async def asking(
 
 
 class _Found(NamedTuple):
-    """What is held under a name, which of its holders are meant, and what their clients say of themselves."""
+    """The leases under a name: which of its holders are meant, and what their clients say of themselves."""
 
     seen: Entry | None
     held: list[Held]

@@ -82,7 +82,7 @@ class LossBase:
 
 
 class LeaseBase:
-    """What does not wait of a lease."""
+    """The part of a lease that does not wait."""
 
     __slots__ = ()
 
