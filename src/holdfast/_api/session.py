@@ -163,6 +163,8 @@ class SessionBase:
                 self.owners.pop(owner, None)
 
     def public(self, failure: RequestFailed) -> BaseException:
+        """Return what users see of it. The engine may keep it on: without the frames of its callers."""
+        failure.__traceback__ = None
         error: BaseException = failure.public()
         if failure.kind == "closed" and self.driver.closed:
             error = self.driver.closed_error()

@@ -74,10 +74,9 @@ class Acquirable(AcquirableBase, Generic[L]):
             told = self._told(error, asked.report)
             if told is error:
                 raise
-            error.__traceback__ = None  # it may be kept, and has this frame, and those that called it
             raise told from None
         finally:
-            told = None  # whose traceback has them, too
+            told = None  # whose traceback has this frame, and those that called it
             session.asking.pop(asked.token, None)
             if driver.queueing:
                 driver.queueing.pop(asked.token, None)
