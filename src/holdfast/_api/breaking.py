@@ -1,4 +1,4 @@
-"""What `Client.break_` and `Client.ask` do and tell, as protocols. The same for both APIs."""
+"""Protocols of `Client.break_` and `Client.ask`: the acts, and their reports. The same for both APIs."""
 
 from __future__ import annotations
 

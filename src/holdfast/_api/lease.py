@@ -1,4 +1,4 @@
-"""What a lease is, and how its loss is told, as far as both APIs share it: all that does not wait."""
+"""Leases, and how their loss is told, as far as both APIs share it: all that does not wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a server for people: what is held there, by whom, and what clients say of themselves.
+"""Looks at a server, for people: what is held there, by whom, and what clients say of themselves.
 
 The same for both APIs. Protocols, which run in the engine: what takes longer, as reading what a client says of itself,
 is left to the one who asks.

@@ -1,4 +1,4 @@
-"""What a job that runs once came to, and how values that one client makes are stored. The same for both APIs.
+"""Outcomes of jobs that run once, and how values that one client makes are stored. The same for both APIs.
 
 Law: a value is stored by the fencing token of its maker: one whose lease has ended does not replace a newer one.
 """

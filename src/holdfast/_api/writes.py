@@ -48,7 +48,7 @@ def checked_command(command: tuple[object, ...]) -> tuple[Value, ...]:
 
 
 class TransactionBase:
-    """What is known of a transaction, and its writes."""
+    """The state of a transaction, and its writes."""
 
     def __init__(self, session: SessionBase, connection: str, keys: tuple[str, ...]) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""What opens for all who wait for it: events, latches and barriers.
+"""Events, latches and barriers: each opens for all who wait for it.
 
 Laws: a waiter goes on once it is open, or has been since it came, even if every message is lost; a request counts
 once, however often it is sent, and asking again after going on gives the same answer; all clients declare the same
