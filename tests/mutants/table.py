@@ -184,7 +184,7 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "the main thread reads messages",
             LINK,
-            "self._poll is not None and (not self._subscribes or get_ident() != main_thread().ident)",
+            "self._poll is not None and (not self._subscribes or me[0] != main_thread().ident)",
             "self._poll is not None",
         ),
         (

@@ -835,21 +835,6 @@ def in_a_thread(act: Callable[[], Any]) -> Any:
         return thread.submit(act).result(20)
 
 
-def test_where_more_than_two_threads_take_turns_the_engine_reads(server: Server, peer: Peer) -> None:
-    link = connected(server)
-    peer.answer = lambda words: GRANTED
-    reads = reads_of(link)
-    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two, ThreadPoolExecutor(1) as three:
-        for thread in (one, two, one, two):
-            assert thread.submit(ask_many, link, 1).result(20) == [([1, 7], None)]
-        assert not reads, "two may"
-        for thread in (three, one, two, three, one, two):
-            assert thread.submit(ask_many, link, 1).result(20) == [([1, 7], None)]
-        assert len(reads) == 6
-        assert two.submit(ask_many, link, 9).result(20) == [([1, 7], None)] * 9
-    assert len(reads) == 6, "it is the only one that asks"
-
-
 def test_a_thread_reads_for_itself_though_messages_may_come(server: Server, peer: Peer, engine: Engine) -> None:
     found = with_messages(server, peer, engine)
     reads = reads_of(server.link)

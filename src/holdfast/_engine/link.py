@@ -8,12 +8,12 @@ and keeps it only for what never waits. Requests of callers leave at once, those
 its turn. A thread that finds the seat taken leaves its request to the one in it, which looks for more before and after
 it gets up.
 
-The engine reads. But where nothing is under way, and hardly another thread asks, a caller reads the reply itself, as
-the *leader*, and spares two switches of threads; whatever else comes meanwhile it reads, too, until its own reply is
-there. So does an event loop that has a copy of the socket. Where messages can come, the engine is told to read again
-when no reply is waited for, and the main thread does not lead: a signal handler may hold it up, and the messages. The
-reply to a request that is not waited for wakes no thread: while only those are under way, the socket is not watched,
-and they are read together with the next reply, or after `LIE_S`.
+The engine reads. But where nothing is under way, a caller reads the reply itself, as the *leader*, and spares two
+switches of threads; whatever else comes meanwhile it reads, too, until its own reply is there. So does an event loop
+that has a copy of the socket. Where messages can come, the engine is told to read again when no reply is waited for,
+and the main thread does not lead: a signal handler may hold it up, and the messages. The reply to a request that is not
+waited for wakes no thread: while only those are under way, the socket is not watched, and they are read together with
+the next reply, or after `LIE_S`.
 
 A signal handler may raise wherever a caller writes or reads. So a seat is not a lock: it holds a thread's number, so
 that this thread can tell whether it has the seat, wherever it was interrupted. A request leaves the queue and arrives
@@ -106,8 +106,6 @@ class Link(Matching):
         #: The thread that writes, and the one that reads, by one key: its number in a tuple of its own.
         self._seat: dict[str, tuple[int]] = {}
         self._reading: dict[str, tuple[int]] = {}
-        #: The two threads that asked last: where more ask in turn, the engine reads for all.
-        self._recent: tuple[tuple[int], ...] = ()
         #: Whether a caller reads, what it waits with, and whether it is between bytes and what they say.
         self._led = self._inside = False
         self._poll: Any = None
@@ -218,17 +216,15 @@ class Link(Matching):
     def ask(self, ask: Ask) -> tuple[Reply, RequestFailed | None] | None:
         """Send it, and wait for its outcome until its deadline; None where nothing can be sent from here.
 
-        Where nothing is waited for, and hardly another thread asks, read what comes until its own reply has.
+        Where no other reply is waited for, read what comes until its own has.
         """
         reading = self._reading
         if not self.is_open or ((self._seat or reading) and self._is_below()):
             return None
-        me, recent = (get_ident(),), self._recent
-        if me not in recent:
-            self._recent = (me, *recent[:1])
+        me = (get_ident(),)
         # Where messages may come, a signal handler could keep the main thread from reading them.
-        may_lead = self._poll is not None and (not self._subscribes or get_ident() != main_thread().ident)
-        if not (may_lead and (me in recent or len(recent) < 2) and (not self._pending or self._is_quiet())):
+        may_lead = self._poll is not None and (not self._subscribes or me[0] != main_thread().ident)
+        if not (may_lead and (not self._pending or self._is_quiet())):
             return self._follow(ask, False)
         try:
             if reading.setdefault("", me) is not me:
