@@ -110,6 +110,17 @@ def test_forgotten_timers_do_not_pile_up(engine: Engine) -> None:
     assert len(engine._timers) < 3_000
 
 
+def test_the_loop_does_not_wake_for_forgotten_timers(engine: Engine) -> None:
+    def begin() -> None:
+        for number in range(20):
+            engine.forget(engine.later(0.01 * (number + 1), number.bit_length))
+
+    done(engine, begin)
+    before = engine.turns
+    time.sleep(0.3)
+    assert engine.turns - before < 10
+
+
 def test_acts_of_a_flood_let_timers_and_sockets_have_their_turn(engine: Engine) -> None:
     found: list[str] = []
     held = threading.Event()

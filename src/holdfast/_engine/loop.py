@@ -407,20 +407,20 @@ class Engine:
 
     def _due(self) -> float:
         """Do what is due; until when nothing else is, s."""
-        timers = self._timers
-        if not timers:
-            return _SLEEP_MAX_S
         now = clock()
-        while timers and timers[0][0] <= now:
-            timer = heapq.heappop(timers)[2]
+        while timers := self._timers:  # which may be replaced
+            at, _, timer = timers[0]
             act, args = timer.act, timer.args
             if act is None:
+                heapq.heappop(timers)  # also before its time, for which nothing need wake up
                 self._forgotten -= 1
                 continue
+            if at > now:
+                return min(_SLEEP_MAX_S, at - now)
+            heapq.heappop(timers)
             timer.act, timer.args = None, ()
             self.do(act, args)
-            timers = self._timers  # it may have been replaced
-        return min(_SLEEP_MAX_S, timers[0][0] - now) if timers else _SLEEP_MAX_S
+        return _SLEEP_MAX_S
 
     def _look(self, wait_s: float) -> None:
         bell, links = self._bell, self._links
