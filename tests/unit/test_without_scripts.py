@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast._core.effects import Command, Random, Spawn
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
-from holdfast._core.plain import PlainAcquisition, Scripts
+from holdfast._core.plain import PlainAcquisition, Scripts, no_scripts
 from holdfast._core.settings import DEFAULT
 
 
@@ -37,5 +38,22 @@ def test_a_session_ends_that_is_interrupted_between_its_watch_and_its_write(comm
     assert (ending.args, {ending.session}) == (("UNWATCH",), sessions)
     with pytest.raises(StopIteration):
         _ = left.protocol.send(b"OK")
+    with pytest.raises(Interrupted):
+        _ = protocol.send(None)
+
+
+@pytest.mark.parametrize("commands", [1, 2, 3, 4])
+def test_a_look_at_what_a_user_may_do_ends_its_session_when_it_is_interrupted(commands: int) -> None:
+    refused = RequestFailed("NOPERM", "no permission to run 'evalsha'", "", maybe_executed=False, transient=False)
+    protocol = no_scripts(refused, lock_keys("holdfast", "a"), DEFAULT)
+    assert isinstance(protocol.send(None), Random)
+    effect: Any = protocol.send(0.5)
+    for _ in range(commands - 1):
+        effect = protocol.send(_ANSWERS.get(effect.args[0]))
+    left: Any = protocol.throw(Interrupted())
+    assert isinstance(left, Spawn)
+    ending: Any = left.protocol.send(None)
+    assert (ending.args, ending.session) == (("UNWATCH",), effect.session)
+    left.protocol.close()
     with pytest.raises(Interrupted):
         _ = protocol.send(None)

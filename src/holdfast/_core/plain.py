@@ -91,6 +91,9 @@ async def no_scripts(failure: RequestFailed, keys: LockKeys, settings: Settings)
         await finish(session, keys.lock, (), settings.request_timeout_s)
     except RequestFailed:
         return False
+    except BaseException:
+        await Spawn(leave(session, keys.lock, settings.request_timeout_s))
+        raise
     return True
 
 
