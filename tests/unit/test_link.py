@@ -24,7 +24,7 @@ from holdfast._engine import link as links
 from holdfast._engine.loop import READ, Engine
 from holdfast._engine.pack import PreparedRequest, pack_command, pack_script
 from holdfast._engine.requests import Ask, Bundle, Request
-from holdfast._engine.server import Server
+from holdfast._engine.server import SPARES_MAX, Server
 from holdfast._lua import SCRIPTS
 from holdfast._runtime.clock import clock
 from testbed.waiting import eventually
@@ -973,3 +973,56 @@ def test_what_an_event_loop_asks_while_there_is_no_connection_is_kept_though_its
     server.put_all(asks)
     asks.clear()
     assert submitted == [(server.take_over, [asked])]
+
+
+# ---- what blocks ----
+
+
+def taken(server: Server, count: int) -> list[Any]:
+    """Return that many connections for what blocks, each of which has had an answer."""
+    engine = server.engine
+    found: list[Any] = []
+    answers: list[Answered] = []
+    for _ in range(count):
+        link, answered = on_engine(engine, server.private), Answered()
+        request = Request(pack_command(("GET", "a")), clock() + 20.0, None, None, answered)
+        engine.call(link.send, request)
+        found.append(link)
+        answers.append(answered)
+    assert [answered.wait() for answered in answers] == [(b"OK", None)] * count
+    return found
+
+
+def done(engine: Engine, act: Callable[..., None], *args: Any) -> None:
+    """Have the engine do it."""
+    engine.call(act, *args)
+    on_engine(engine, lambda: True)
+
+
+def test_of_many_idle_connections_some_are_kept(server: Server) -> None:
+    """A crowd of transactions at once left as many connections for as long as the client was there."""
+    links = taken(server, SPARES_MAX + 5)
+    for link in links:
+        done(server.engine, server.give, link)
+    eventually(lambda: len(server._all) == SPARES_MAX, "the others are closed")
+    assert on_engine(server.engine, server.private) in links
+
+
+def test_idle_connections_go_with_the_shared_one(server: Server) -> None:
+    """It has ended, or hangs: they lead where another server may be in charge now, and each would cost its time."""
+    connected(server)
+    idle, used = taken(server, 2)
+    done(server.engine, server.give, idle)
+    done(server.engine, server.reconnect)
+    eventually(lambda: idle.ended, "the idle one is closed")
+    assert not used.ended
+    done(server.engine, server.give, used)
+    eventually(lambda: used.ended, "so is the one that was in use, when it is returned")
+    assert on_engine(server.engine, server.private) not in (idle, used)
+
+
+def test_idle_connections_go_with_one_that_fails_while_it_is_used(server: Server) -> None:
+    idle, used = taken(server, 2)
+    done(server.engine, server.give, idle)
+    done(server.engine, used.retire)
+    eventually(lambda: idle.ended and used.ended, "both are closed")

@@ -169,7 +169,7 @@ class Client(Agent):
                 link.close()
                 sessions.pop(session, None)
             elif ends:
-                link.server.spares.append(link)
+                link.server.give(link)
             answer(reply, failure)
 
         link.send(Request(pack_command(effect.args), clock() + patience_s, effect.fits, None, answered))

@@ -1,8 +1,10 @@
 """One server of one client: its connections, made when they are first needed.
 
 Theory: `link` is shared by all requests, and where the server speaks RESP3, its messages come by it, too; else by a
-second one (`_inbox`). What blocks takes one of its own (`private`), and returns it to the `spares`. A link that is
-retired, or has ended, says so (`forget_link`), and the next request makes another one.
+second one (`_inbox`). What blocks takes one of its own (`private`), and returns it (`give`). A link that is retired, or
+has ended, says so (`forget_link`), and the next request makes another one. With the shared one, and with one that
+fails while it is used, go those that are idle: another server may be in charge, and one that hangs would cost each its
+time.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ from holdfast._engine.requests import Answer, Request
 from holdfast._lua import Script
 from holdfast._runtime.clock import clock
 
-__all__ = ["ASKING", "Server"]
+__all__ = ["ASKING", "SPARES_MAX", "Server"]
 
 #: An inbox that has been quiet for this long is sent a PING while it is relied on, s.
 INBOX_QUIET_S = 10.0
 #: How long a subscription, and the answer to that PING, may take, s.
 INBOX_TIMEOUT_S = 5.0
+#: Idle connections that are kept for what blocks.
+SPARES_MAX = 16
 
 ASKING, _PING = pack_command(("ASKING",)), pack_command(("PING",))
 
@@ -63,8 +67,9 @@ class Server:
         self.shards = True
         #: Whether scripts there can tell us something, as far as is known: until its connection ends.
         self.tells: bool | None = None
-        #: What blocks may take.
-        self.spares: list[Link] = []
+        #: What blocks may take; and has, of those that may be taken again.
+        self._spares: list[Link] = []
+        self._taken: set[Link] = set()
         self._all: set[Link] = set()
 
     def send(self, packed: bytes, patience_s: float, fits: Fits | None, script: Script | None, answer: Answer) -> None:
@@ -107,7 +112,7 @@ class Server:
             if len(replies) < len(parts):
                 return
             if not failures:
-                self.spares.append(link)
+                self.give(link)
                 answer(tuple(replies), None)
                 return
             link.retire()
@@ -124,10 +129,22 @@ class Server:
 
     def private(self) -> Link | None:
         """A connection that no other request uses, for what may block; None where the client is closed."""
-        while self.spares:
-            if (link := self.spares.pop()).is_open:
-                return link
-        return None if self.closed else self._new()
+        while self._spares and not self._spares[-1].is_open:
+            self._spares.pop()
+        if self.closed and not self._spares:
+            return None
+        link = self._spares.pop() if self._spares else self._new()
+        self._taken.add(link)
+        return link
+
+    def give(self, link: Link) -> None:
+        """Take back what `private` has returned, for the next one."""
+        is_kept = link in self._taken and len(self._spares) < SPARES_MAX
+        self._taken.discard(link)
+        if is_kept:
+            self._spares.append(link)
+        else:
+            link.close()
 
     def gone(self) -> RequestFailed:
         return RequestFailed("closed", "the client is closed", self.name, maybe_executed=False, transient=False)
@@ -210,15 +227,21 @@ class Server:
 
     def forget_link(self, link: Link) -> None:
         """Forget a link that takes no more requests."""
+        others_stay = self.link is not link and link not in self._taken
         if self._inbox is link:
             self._inbox = None
         if self.link is link:
             self.link = self.tells = None
             if self._inbox is not None:
                 self._inbox.is_torn = link.is_torn
-                self._inbox.retire()  # another server may be in charge
+                self._inbox.retire()
         if link.ended:
             self._all.discard(link)
+        if not others_stay:
+            spares, self._spares = self._spares, []
+            self._taken.clear()
+            for spare in spares:
+                spare.close()
 
     def rescue(self) -> None:
         """Read what its connections have to say, for any waiter."""
@@ -246,6 +269,7 @@ class Server:
         for link in self._all:
             link.forget()
         self._all.clear()
-        self.spares.clear()
+        self._spares.clear()
+        self._taken.clear()
         self.link = self._inbox = None
         self.engine = engine
