@@ -236,9 +236,11 @@ class SharedLock(Sessions[_Shared]):
             lock.greatest_fence = lock.writer_fence = 0
 
 
-async def _granted(downgrading: Protocol[Grant | None]) -> Grant | Busy:
-    got = await downgrading
-    return Busy(None, 0.0) if got is None else got
+async def _granted(downgrading: Protocol[Grant]) -> Grant | Busy:
+    try:
+        return await downgrading
+    except LeaseLost:
+        return Busy(None, 0.0)
 
 
 PRIMITIVE = SharedLock

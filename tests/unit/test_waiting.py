@@ -313,11 +313,12 @@ def test_what_may_still_be_under_way_is_buried_at_the_release(answers: list[tupl
     assert call.args[-1] == (DEFAULT.tombstone_ms if stray else 0)
 
 
-def test_a_downgrade_that_is_answered_too_late_is_none() -> None:
+def test_a_downgrade_that_is_answered_too_late_has_lost_the_lease() -> None:
     reader, writer = (RWAcquisition(KEYS, f"{'0' * 24}:{kind}.1:1", 1000, DEFAULT, None) for kind in "rw")
     assert Script((0.1, [1, 5])).run(downgrade(writer, reader)).fence == 5
     driver = Script((1.2, [1, 5]))
-    assert driver.run(downgrade(writer, reader)) is None
+    with pytest.raises(LeaseLost):
+        driver.run(downgrade(writer, reader))
     assert driver.count(Spawn) == 1, "and given back"
 
 

@@ -160,7 +160,7 @@ class _Downgrade(_Change[ReadLease], ReadLock):
     def _ask(self, token: str, *_: Any, **__: Any) -> Protocol[Grant | Busy]:
         (writer,), (reader,) = (self._how.turns(each, self._ttl_ms) for each in (self._writer.token, token))
         writer.stray = self._writer.stray
-        return rwlock.become_reader(writer, reader)
+        return rwlock.downgrade(writer, reader)
 
 
 class RWLock:

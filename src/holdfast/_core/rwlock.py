@@ -26,7 +26,6 @@ __all__ = [
     "READER",
     "WRITER",
     "RWAcquisition",
-    "become_reader",
     "downgrade",
     "reader_beneath",
     "upgrade_token",
@@ -80,8 +79,8 @@ class RWAcquisition(Acquisition):
         return super().refused(code)
 
 
-async def downgrade(writer: RWAcquisition, reader: RWAcquisition) -> Grant | None:
-    """Turn the writer into the reader in one step: None when it was not the writer any more.
+async def downgrade(writer: RWAcquisition, reader: RWAcquisition) -> Grant:
+    """Turn the writer into the reader in one step. Raises `LeaseLost` when it was not the writer any more.
 
     When it cannot be learned what came of it, both are given back and `RequestFailed` is raised.
     """
@@ -102,19 +101,13 @@ async def downgrade(writer: RWAcquisition, reader: RWAcquisition) -> Grant | Non
                 if not await retry.again(failure):
                     raise
             else:
-                grant = granted(reply, asked_at, await Now(), reader.ttl_ms)
-                if grant is None and reply[0] == 1:
+                if grant := granted(reply, asked_at, await Now(), reader.ttl_ms):
+                    return grant
+                if reply[0] == 1:
                     await Spawn(reader.give_back())  # its time was over before we heard of it
-                return grant
+                break
     except BaseException:
         await Spawn(reader.give_back())
         await Spawn(writer.give_back())
         raise
-
-
-async def become_reader(writer: RWAcquisition, reader: RWAcquisition) -> Grant:
-    """The same for its caller: LeaseLost when it was not the writer any more."""
-    grant = await downgrade(writer, reader)
-    if grant is None:
-        raise LeaseLost(writer.keys.name, "taken", "write lock")
-    return grant
+    raise LeaseLost(writer.keys.name, "taken", "write lock")
