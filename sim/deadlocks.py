@@ -220,11 +220,11 @@ class Deadlocks(Primitive):
         token = acquisition.token
         timeout_s = None if rng.random() < 0.7 else rng.random() * 8
         held, where = partial(self.held, process), lambda _: "here"
-        acquisition.check = Witness("holdfast", process.settings, held, where)
+        acquisition.check = witness = Witness("holdfast", process.settings, held, where)
         if timeout_s is None or rng.random() < 0.5:
             every_s = rng.choice((0.3, 1.0, 3.0))
             claim = partial(self.token, process, "deadlock")
-            acquisition.check = Check(self.detector(process), every_s, claim, held, where, _Told)
+            acquisition.check = Check(self.detector(process), witness, every_s, claim, _Told)
         acquisition.renews = True
         began_at = world.now
         self.note(self.waiting | {token})

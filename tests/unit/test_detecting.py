@@ -13,6 +13,7 @@ from holdfast._core.effects import AwaitWake, Call, Command, Effect, Now, Random
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockAcquisition
+from holdfast._core.noting import Witness
 from holdfast._core.overview import Entry
 from holdfast._core.settings import DEFAULT
 from tests.support.steps import drive
@@ -79,7 +80,8 @@ def look(
         return Told(found)
 
     turn = LockAcquisition(lock_keys("holdfast", "a"), TOKEN, 1000)
-    check = Check(cast(Detector, detector), 1.0, lambda: CLAIM, lambda token: (), lambda _: "here", error)
+    witness = Witness("holdfast", DEFAULT, lambda token: (), lambda _: "here")
+    check = Check(cast(Detector, detector), witness, 1.0, lambda: CLAIM, error)
     try:
         return did, drive(check.look(turn, None, None), perform)
     except Told as told:

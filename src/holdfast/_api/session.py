@@ -110,10 +110,10 @@ class SessionBase:
 
     def checks(self, label: str, name: str, options: Options) -> Callable[[], Any] | None:
         """Return a function that makes one acquire's checks for deadlocks; None if none are asked for."""
-        every_s = options.deadlock_check_s
+        every_s, witness = options.deadlock_check_s, self.witness
         if every_s is None:
             return None
-        if self.quorum is not None or self.namespace is None:
+        if witness is None:
             allowed = "None over a quorum, which has no queue, and without a namespace, where any key may be a lock"
             raise ConfigurationError("deadlock_check", every_s, allowed)
 
@@ -122,8 +122,7 @@ class SessionBase:
                 from holdfast._api.deadlocks import detected
                 from holdfast._core.detecting import Check
             claim, error = partial(self.new_token, "deadlock"), partial(detected, name, label)
-            held, where = partial(_held_by, self.owners), partial(_where, self.asking)
-            return Check(self.detector(), every_s, claim, held, where, error)
+            return Check(self.detector(), witness, every_s, claim, error)
 
         return check
 

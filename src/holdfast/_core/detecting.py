@@ -13,7 +13,7 @@ A waiter that looks leaves a note for others: where in the code it waits, and wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from holdfast._core.deadlocks import Edges, Party, Step, circle_of, circles, common, party_of, stuck
@@ -23,7 +23,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, inbox_prefix, lock_keys
 from holdfast._core.kinds import LEASED, LISTED_AS
 from holdfast._core.mutex import LockAcquisition
-from holdfast._core.noting import leave_note, note_key, note_parts
+from holdfast._core.noting import Witness, note_key, note_parts
 from holdfast._core.overview import Entry, Walk, look_at, waited_s
 from holdfast._core.replies import text_of
 from holdfast._core.settings import Settings
@@ -197,15 +197,13 @@ class Detector:
 class Check(NamedTuple):
     """What one waiter does about deadlocks: it looks every `every_s` while it waits.
 
-    `claim`: makes the token of a claim. `held`: the tokens of what its party holds that do not say so. `where` in
-    the code it waits. `error`: what is raised.
+    `claim`: makes the token of a claim. `error`: what is raised.
     """
 
     detector: Detector
+    witness: Witness
     every_s: float
     claim: Callable[[], str]
-    held: Callable[[str], Iterable[str]]
-    where: Callable[[str], str]
     error: Callable[[Found], Exception]
 
     async def look(
@@ -228,8 +226,7 @@ class Check(NamedTuple):
     async def _look(self, acquisition: Acquisition, timeout_s: float | None, waiter: _Waiter) -> bool:
         """Look for a deadlock, and raise if there is one; False if that could not be decided."""
         detector, token = self.detector, acquisition.token
-        held, where = tuple(self.held(token)), self.where(token)
-        await leave_note(acquisition, detector.namespace, timeout_s, held, where, self.every_s)
+        await self.witness.leave(token, timeout_s, self.every_s, self.witness.held(token))
         first = await detector.seen(waiter)
         if not circle_of(token, first):
             return True

@@ -20,7 +20,7 @@ from holdfast._core.replies import DONE
 from holdfast._core.settings import Settings
 from holdfast._core.waiting import Acquisition
 
-__all__ = ["Witness", "leave_note", "note_key", "note_parts"]
+__all__ = ["Witness", "note_key", "note_parts"]
 
 #: A timeout in a note, s.
 _TIMEOUT = re.compile(r"\d{1,15}\.\d{3}", re.ASCII)
@@ -28,17 +28,6 @@ _TIMEOUT = re.compile(r"\d{1,15}\.\d{3}", re.ASCII)
 
 def note_key(namespace: str, token: str) -> str:
     return f"{namespace}:waits:{token}"
-
-
-async def leave_note(
-    acquisition: Acquisition, namespace: str, timeout_s: float | None, held: Sequence[str], where: str, every_s: float
-) -> None:
-    """Leave it, or leave it again, which is done every so often. Raises `RequestFailed`."""
-    timeout = "" if timeout_s is None else f"{timeout_s:.3f}"
-    key = note_key(namespace, acquisition.token)
-    note = f"{timeout}\n{' '.join(held)}\n{where}"
-    command = ("SET", key, note, "PX", int(every_s * 3000) + 10_000)
-    await Command(command, acquisition.settings.request_timeout_s, key=key, fits=DONE)
 
 
 def note_parts(note: bytes | None) -> tuple[float | None, list[str], str]:
@@ -50,7 +39,10 @@ def note_parts(note: bytes | None) -> tuple[float | None, list[str], str]:
 
 
 class Witness(NamedTuple):
-    """What all waiters of a client do that do not look for deadlocks themselves: they say what they hold."""
+    """What all waiters of a client do that do not look for deadlocks themselves: they say what they hold.
+
+    `held`: the tokens of what the party with that token holds that do not say so. `where` in the code it waits.
+    """
 
     namespace: str
     settings: Settings
@@ -62,15 +54,21 @@ class Witness(NamedTuple):
         """How long one waits before it looks."""
         return self.settings.note_s
 
+    async def leave(self, token: str, timeout_s: float | None, every_s: float, held: Sequence[str]) -> None:
+        """Leave a note, or leave it again, which is done every so often. Raises `RequestFailed`."""
+        timeout = "" if timeout_s is None else f"{timeout_s:.3f}"
+        key, note = note_key(self.namespace, token), f"{timeout}\n{' '.join(held)}\n{self.where(token)}"
+        command = ("SET", key, note, "PX", int(every_s * 3000) + 10_000)
+        await Command(command, self.settings.request_timeout_s, key=key, fits=DONE)
+
     async def look(
         self, acquisition: Acquisition, timeout_s: float | None, until: float | None
     ) -> tuple[Wake | None, float]:
         """Say what is held. As `Check.look`: what has woken the waiter, and for how long not to look again, s."""
         again_s = self.every_s * 10
-        held = self.held(acquisition.token)
-        if held:
+        if held := self.held(acquisition.token):
             try:
-                await leave_note(acquisition, self.namespace, timeout_s, held, self.where(acquisition.token), again_s)
+                await self.leave(acquisition.token, timeout_s, again_s, held)
             except RequestFailed:
                 pass  # it is only to be looked at
         return None, again_s
