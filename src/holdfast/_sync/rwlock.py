@@ -6,16 +6,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
-from holdfast._api.options import Duration, Options, options_after, timeout_of
+from holdfast._api.options import Duration, timeout_of
+from holdfast._api.rwlock import Downgrading, RWLockBase, Side, Upgrading
 from holdfast._core import mutex, rwlock
-from holdfast._core.effects import Protocol
-from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import RWLOCK
-from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import LockSeen
-from holdfast._core.waiting import Busy, Grant
 from holdfast._runtime.cancel import Cancel
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import importing
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
     from holdfast._api.holder import RWLockStatus
 
 __all__ = ["RWLock", "ReadLease", "ReadLock", "WriteLease", "WriteLock"]
-
-L = TypeVar("L", bound=Lease)
 
 
 class ReadLease(Lease):
@@ -88,19 +83,7 @@ class WriteLease(Lease):
             driver.leaving.pop(record.token, None)
 
 
-class _Side(Leasable[L]):
-    """One of the two sides of a shared lock."""
-
-    def __init__(self, session: Session, name: str, options: Options) -> None:
-        super().__init__(session, name, options)
-        keys = lock_keys(session.namespace, name)
-        self._by_turns(keys.lock, lambda *how: [rwlock.RWAcquisition(keys, *how)])
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name!r}: ttl {self.ttl:g} s>"
-
-
-class ReadLock(_Side[ReadLease]):
+class ReadLock(Side, Leasable[ReadLease]):
     """The reading side of a shared lock, made by `RWLock.read`. As a context manager it acquires without a limit.
 
     A reader waits until no writer holds it and no earlier waiter is left.
@@ -111,7 +94,7 @@ class ReadLock(_Side[ReadLease]):
     _lease_class = ReadLease
 
 
-class WriteLock(_Side[WriteLease]):
+class WriteLock(Side, Leasable[WriteLease]):
     """The writing side of a shared lock, made by `RWLock.write`. As a context manager it acquires without a limit.
 
     A writer waits until all who came earlier have left.
@@ -122,48 +105,15 @@ class WriteLock(_Side[WriteLease]):
     _lease_class = WriteLease
 
 
-class _Change(_Side[L]):
-    """One change from one side to the other, under the options of the lease before; both end when that has to."""
-
-    def __init__(self, session: Session, before: LeaseRecord) -> None:
-        super().__init__(session, before.name, options_after(before))
-        self._how.sync = before.sync
-        self._until = before.max_until
-        self._asks = ()  # not the one request with the token that it is given
-
-    def _record(self, token: str, got: LeaseRecord | Grant) -> LeaseRecord:
-        record = super()._record(token, got)
-        if self._until is not None:
-            record.end_by(self._until)
-        return record
+class _Upgrade(Upgrading, WriteLock):
+    pass
 
 
-class _Upgrade(_Change[WriteLease], WriteLock):
-    def __init__(self, session: Session, reader: LeaseRecord, lease: ReadLease) -> None:
-        super().__init__(session, reader)
-        self._beneath = lease
-        self._owned_as = ()  # the reader beneath it says who owns it
-        make, beneath = self._how.make, reader.token
-        self._how.make = lambda token, *how: make(rwlock.upgrade_token(beneath, int(token.rpartition(":")[2])), *how)
-
-    def _granted(self, *details: Any) -> WriteLease:
-        lease: WriteLease = super()._granted(*details)
-        lease._beneath = self._beneath
-        return lease
+class _Downgrade(Downgrading, ReadLock):
+    pass
 
 
-class _Downgrade(_Change[ReadLease], ReadLock):
-    def __init__(self, session: Session, writer: LeaseRecord) -> None:
-        super().__init__(session, writer)
-        self._writer = writer
-
-    def _ask(self, token: str, *_: Any, **__: Any) -> Protocol[Grant | Busy]:
-        (writer,), (reader,) = (self._how.turns(each, self._ttl_ms) for each in (self._writer.token, token))
-        writer.stray = self._writer.stray
-        return rwlock.downgrade(writer, reader)
-
-
-class RWLock:
+class RWLock(RWLockBase):
     """A shared lock: any number of readers, or one writer. Made by `Client.rwlock`.
 
         rw = locks.rwlock("catalogue")
@@ -176,16 +126,7 @@ class RWLock:
     It does not promise that a reader whose lease was lost has stopped reading: check `lease.ensure_held()`.
     """
 
-    def __init__(self, session: Session, name: str, options: Options) -> None:
-        self._session = session
-        self._name = name
-        self._options = options
-        self._keys = lock_keys(session.namespace, name)
-
-    @property
-    def name(self) -> str:
-        """The lock's name."""
-        return self._name
+    _session: Session
 
     def read(self) -> ReadLock:
         """The reading side."""
@@ -224,6 +165,3 @@ class RWLock:
     def _inspect(self) -> LockSeen:
         session = self._session
         return session.run(mutex.inspect(self._keys, session.settings.request_timeout_s, RWLOCK))
-
-    def __repr__(self) -> str:
-        return f"<RWLock {self._name!r}: ttl {self._options.ttl_ms / 1000:g} s>"
