@@ -9,7 +9,7 @@ import json
 import signal
 import socket
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.message import Message
@@ -19,7 +19,7 @@ import pytest
 
 import holdfast as library
 from holdfast import embedded
-from holdfast.web.poller import BACKLOG_MAX, Poller
+from holdfast.web.poller import Poller
 from testbed.waiting import eventually
 from tests.support.commands import PATIENCE_S, holdfast, started
 from tests.web.conftest import get
@@ -178,7 +178,8 @@ def test_a_look_that_fails_by_a_mistake_is_followed_by_others() -> None:
         finally:
             looking.cancel()
             await streaming.aclose()
-        assert "RuntimeError: a mistake" in errors
+        # And what a look that succeeds has found is told at once, without the error of the one before.
+        assert errors == [None, "RuntimeError: a mistake", "RuntimeError: a mistake", None]
 
     said: list[Exception] = []
     asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
@@ -215,26 +216,50 @@ def test_the_end_of_a_lease_is_not_shown_before_it_is_known_whether_it_was_broke
     assert [each["what"] for each in poller.detail("a")[0]["history"]] == ["held", "broken"]
 
 
-def test_a_browser_that_is_slow_is_told_all_again_instead_of_what_it_has_missed() -> None:
+def test_a_browser_that_is_slow_is_told_in_one_message_what_it_has_missed() -> None:
+    class Client:
+        held: tuple[str, ...] = ("a", "b")
+
+        async def list(self, pattern: str, *, grants: bool) -> AsyncIterator[library.Listed]:
+            for name in self.held:
+                holders = (library.Holder(f"token of {name}", True, 30.0, None, None),)
+                yield library.Listed("lock", name, holders, 1, (), 0, 7, 0, datetime.now(UTC))
+
+        async def explain(self, change: library.Change) -> library.Change:
+            return change
+
+        async def deadlocks(self) -> tuple[library.Deadlock, ...]:
+            return ()
+
     async def run() -> None:
-        poller = Poller(None, "*", 0.01)
-        streaming = poller.stream()
+        client = Client()
+        poller = Poller(client, "*", 0.01)
 
-        async def told(count: int) -> list[bool]:
-            return ["all" in json.loads(await anext(streaming)) for _ in range(count)]
+        async def look(*held: str) -> None:
+            client.held = held
+            await poller._look()
+            poller._tell()
 
-        assert await told(1) == [True]
-        for _ in range(BACKLOG_MAX):
-            poller._tell({})
-        assert await told(BACKLOG_MAX) == [False] * BACKLOG_MAX
-        for _ in range(BACKLOG_MAX + 1):
-            poller._tell({})
-        assert await told(1) == [True]
-        poller._tell({})
-        assert await told(1) == [False]
+        async def told(stream: AsyncGenerator[bytes, None]) -> tuple[bool, list[str], list[str]]:
+            message = json.loads(await anext(stream))
+            return "all" in message, [row["name"] for row in message["rows"]], message.get("gone", [])
+
+        quick, slow = poller.stream(), poller.stream()
+        assert await told(quick) == await told(slow) == (True, [], [])
+        await look("a", "b")
+        assert await told(quick) == (False, ["a", "b"], [])
+        await look("a", "c")
+        assert await told(quick) == (False, ["c"], ["lock:b"])
+        await look("a", "c", "d")
+        assert await told(quick) == (False, ["d"], [])
+        assert await told(slow) == (False, ["a", "c", "d"], [])
+        await look("a", "c", "d")
+        assert await told(quick) == await told(slow) == (False, [], [])
+        assert await told(poller.stream()) == (True, ["a", "c", "d"], [])
         poller.stop()
-        with pytest.raises(StopAsyncIteration):
-            await anext(streaming)
+        for stream in (quick, slow):
+            with pytest.raises(StopAsyncIteration):
+                await anext(stream)
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
 
