@@ -13,9 +13,10 @@ export PYTHONDONTWRITEBYTECODE :=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# What builds the site has an environment of its own, and so have the frameworks.
+# What builds the site has an environment of its own, and so have the frameworks and the matrix.
 DOCS := .venv-docs
 FRAMEWORKS := .venv-frameworks
+TOX := .venv-tox
 SOURCES := $(wildcard src lab sim tests testbed bench rig examples tools verify) $(if $(wildcard models/*.py),models)
 
 .DEFAULT_GOAL := help
@@ -104,8 +105,15 @@ torture: $(READY) ## real servers and processes, broken all the time (SECONDS=60
 verify: ## judge all histories in verify/histories: ours have to hold, those of other libraries must not
 	"$(PYTHON)" -m verify
 
-matrix: $(READY) ## part of the tests on each Python and each version of the clients that is supported (ONLY=oldest)
-	$(BIN)/python tools/matrix.py --only "$(ONLY)"
+matrix: $(TOX)/.ready ## part of the tests on each Python and each version of the clients that is supported (ONLY=oldest)
+	PATH="$$PATH$$(printf ':%s' "$$HOME"/.pyenv/versions/3.*/bin)" $(TOX)/bin/tox run $(if $(ONLY),-e "$(ONLY)")
+
+# The tests' own tools are those of the lock, and the clients are what the rows say.
+$(TOX)/.ready: requirements-dev.txt
+	"$(PYTHON)" -m venv $(TOX)
+	$(TOX)/bin/python -m pip install --quiet --disable-pip-version-check tox==4.67.15
+	grep -vE '^(redis|hiredis|valkey)==' requirements-dev.txt > $(TOX)/pinned.txt
+	@touch "$@"
 
 docs: $(READY) $(DOCS)/.ready ## the documentation site, in site/; a warning is an error, and so is a dead link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m tools.docs_site --mkdocs $(DOCS)/bin/mkdocs
@@ -139,4 +147,4 @@ lock: ## resolve requirements-dev.in and requirements-frameworks.in again
 	rm -rf .venv-lock
 
 clean: ## forget environment and caches
-	rm -rf "$(VENV)" "$(DOCS)" "$(FRAMEWORKS)" site .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf "$(VENV)" "$(DOCS)" "$(FRAMEWORKS)" "$(TOX)" .tox site .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
