@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from holdfast.cli import exits
@@ -15,7 +15,7 @@ from holdfast.errors import shown
 
 if TYPE_CHECKING:
     from holdfast import Cancel, Client, Lease
-    from holdfast.cli.supervise import Supervisor
+    from holdfast.cli.signals import Signals
 
 __all__ = ["acquired", "held_by", "telling"]
 
@@ -30,7 +30,7 @@ _NEVER = float("inf")
 
 def acquired(
     acquire: Callable[[Cancel], Lease],
-    supervisor: Supervisor,
+    signals: Signals,
     what: Callable[[], str],
     waits: str,
     timeout_s: float | None = None,
@@ -41,21 +41,17 @@ def acquired(
     """
     from holdfast import AcquireCancelled
 
-    signals, lease = supervisor.signals, None
-    try:
-        with telling(what, f"waiting {waits}", timeout_s) if timeout_s != 0.0 else nullcontext():
-            lease = acquire(signals.ending)
-    except AcquireCancelled:
-        pass  # by a signal
-    except BaseException:
-        supervisor.dismiss()
-        raise
+    lease = None
+    with (
+        suppress(AcquireCancelled),
+        telling(what, f"waiting {waits}", timeout_s) if timeout_s != 0.0 else nullcontext(),
+    ):
+        lease = acquire(signals.ending)
     signals.wait(0.0)  # what came meanwhile was not meant for the command
-    if lease is not None and not signals.ended_by:
-        return lease
-    supervisor.dismiss()
-    say(f"interrupted while waiting {waits}")
-    raise SystemExit(exits.SIGNALLED + signals.ended_by)
+    if lease is None or signals.ended_by:
+        say(f"interrupted while waiting {waits}")
+        raise SystemExit(exits.SIGNALLED + signals.ended_by)
+    return lease
 
 
 @contextmanager

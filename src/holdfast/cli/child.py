@@ -31,14 +31,13 @@ class Command:
     """Made before there are threads; runs nothing before `start`."""
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
-        go, self._go = os.pipe()
-        self._failed, failed = os.pipe()
+        (go, tells), (hears, failed) = os.pipe(), os.pipe()
         parent = os.getpid()
 
         def become(mask: Mask) -> NoReturn:
             as_before(mask)
-            os.close(self._go)
-            os.close(self._failed)
+            os.close(tells)
+            os.close(hears)
             os.environ.update(environment)
             _become_command(list(argv), go, failed, parent)
 
@@ -46,6 +45,7 @@ class Command:
         self.group = forked(become)
         os.close(go)
         os.close(failed)
+        self._go, self._failed = open(tells, "wb", buffering=0), open(hears, "rb")  # noqa: SIM115 - see `close`
         # Both sides do it, so that the group is there for either of them. It cannot have become the command yet.
         with suppress(OSError):  # it was faster, or has died: then waiting for it says so
             os.setpgid(self.group, self.group)
@@ -57,14 +57,16 @@ class Command:
 
     def start(self, fencing_token: int) -> None:
         """Become the command."""
-        with suppress(BrokenPipeError), open(self._go, "wb") as go:  # it was killed already; waiting for it says how
-            go.write(b"%d" % fencing_token)
+        with suppress(BrokenPipeError), self._go:  # it was killed already; waiting for it says how
+            self._go.write(b"%d" % fencing_token)
 
-    def dismiss(self) -> None:
-        """There is nothing to run after all."""
-        os.close(self._go)
-        os.close(self._failed)
-        os.waitpid(self.group, 0)
+    def close(self) -> None:
+        """End it, whether it runs, or has not been started."""
+        self._go.close()
+        self._failed.close()
+        if self.status is None:
+            self.signal(signal.SIGKILL)
+            os.waitpid(self.group, 0)
 
     def signal(self, number: int) -> None:
         """Send a signal to the whole group; it may have ended."""
@@ -88,8 +90,7 @@ class Command:
 
     def why_not_executed(self) -> str | None:
         """Once it has ended, and once: why it did not become the command; None when it did."""
-        with open(self._failed, "rb") as failed:
-            said = failed.read()
+        said = self._failed.read()
         return os.strerror(int(said)) if said else None
 
 

@@ -197,20 +197,28 @@ def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, st
         note=options.note or None,
     )  # connects to nothing yet
     wanted, label, look = _wanted(client, options)
-    supervisor = Supervisor(argv, {**environment, "HOLDFAST_NAME": options.name}, Signals())
+    signals = Signals()
+    span_s = min(each for each in (options.ttl, options.max_hold, options.crash_release) if each is not None)
     with client:
         try:
-            lease = acquired(
-                lambda cancel: wanted.acquire(timeout=options.wait, cancel=cancel),
-                supervisor,
-                look,
-                f"for {label}",
-                options.wait,
-            )
+            with Supervisor(argv, {**environment, "HOLDFAST_NAME": options.name}, signals) as supervisor:
+                lease = acquired(
+                    lambda cancel: wanted.acquire(timeout=options.wait, cancel=cancel),
+                    signals,
+                    look,
+                    f"for {label}",
+                    options.wait,
+                )
+                started_at = clock()
+                status = supervisor.run(lease, span_s, max_hold_s=options.max_hold, on_wanted=options.on_wanted)
         except holdfast.AcquireTimeout as error:
             _say_why(error, client, options)
             return exits.NOT_ACQUIRED
-        status = _run_under(lease, supervisor, options)
+        # Where nothing was done, others may try.
+        at_least_s = options.at_least - (clock() - started_at) if supervisor.was_executed else 0.0
+        lost = supervisor.ended_for is not None
+        if not _given_back(lease, at_least_s, told=lost) or lost:
+            status = exits.LEASE_LOST
         if options.embedded or lease.lost.is_set():
             return status  # one that was broken is released in the background
         # Nothing is held any more that an orderly end of Python would have to release, which takes its time.
@@ -249,20 +257,13 @@ def _say_why(error: AcquireTimeout, client: Client, options: argparse.Namespace)
     say(f"lock {quoted(options.name)} is {held}{waited}")
 
 
-def _run_under(lease: Lease, supervisor: Supervisor, options: argparse.Namespace) -> int:
-    started_at = clock()
-    span_s = min(each for each in (options.ttl, options.max_hold, options.crash_release) if each is not None)
-    status = supervisor.run(lease, span_s, max_hold_s=options.max_hold, on_wanted=options.on_wanted)
-    # Where nothing was done, others may try.
-    left_s = options.at_least - (clock() - started_at) if supervisor.was_executed else 0.0
-    lost, name = supervisor.ended_for is not None, quoted(lease.name)
-    if lost or left_s <= _MOMENT_S:
-        how = f"lock {name} could not be released, and expires within its ttl"
-        in_order = _end(lease.release, how, told=lost)
-    else:
-        how = f"lock {name} may end up to {left_s:.1f} s before --at-least has passed"
-        in_order = _end(partial(lease.extend, left_s), how)  # it ends by itself, with no client there
-    return status if in_order and not lost else exits.LEASE_LOST
+def _given_back(lease: Lease, at_least_s: float, *, told: bool) -> bool:
+    """Release it, or have it end after that time."""
+    name = quoted(lease.name)
+    if told or at_least_s <= _MOMENT_S:
+        return _end(lease.release, f"lock {name} could not be released, and expires within its ttl", told=told)
+    how = f"lock {name} may end up to {at_least_s:.1f} s before --at-least has passed"
+    return _end(partial(lease.extend, at_least_s), how)  # it ends by itself, with no client there
 
 
 def _end(end: Callable[[], object], otherwise: str, *, told: bool = False) -> bool:
@@ -338,14 +339,14 @@ def _lead(options: argparse.Namespace, argv: list[str], environment: dict[str, s
 
     with holdfast.connect(**client_options(options), ttl=options.ttl) as client:
         election = client.election(options.name)
-        supervisor = Supervisor(argv, {**environment, "HOLDFAST_NAME": options.name}, signals)
-        lease = acquired(
-            lambda cancel: election.campaign(cancel=cancel),
-            supervisor,
-            lambda: _led_by(election),
-            f"to lead {quoted(options.name)}",
-        )
-        status = supervisor.run(lease, options.ttl)
+        with Supervisor(argv, {**environment, "HOLDFAST_NAME": options.name}, signals) as supervisor:
+            lease = acquired(
+                lambda cancel: election.campaign(cancel=cancel),
+                signals,
+                lambda: _led_by(election),
+                f"to lead {quoted(options.name)}",
+            )
+            status = supervisor.run(lease, options.ttl)
         # A loss was told already, or the command had ended by itself: then its status counts.
         _end(lease.release, f"could not resign; the lead expires within {options.ttl:g} s", told=True)
         if supervisor.ended_for is None or signals.ended_by:

@@ -51,7 +51,7 @@ _STRETCH_MOST_S, _STRETCH_LOOK_S = 0.5, 0.005
 
 
 class Supervisor:
-    """One run of one command. Made while there is one thread only, since it forks."""
+    """One run of one command, at most. Made while there is one thread only, since it forks."""
 
     def __init__(self, argv: list[str], environment: dict[str, str], signals: Signals) -> None:
         self._command = Command(argv, environment)
@@ -67,11 +67,15 @@ class Supervisor:
         self._unguarded = False
         self._over = threading.Event()
 
-    def dismiss(self) -> None:
-        """There will be no run."""
-        self._terminal.close()
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the command, where it has not ended, or was not run."""
+        self._command.close()
+        self._over.set()
         self._guard.dismiss()
-        self._command.dismiss()
+        self._terminal.close()
 
     def run(self, lease: Lease, span_s: float, *, max_hold_s: float | None = None, on_wanted: int | None = None) -> int:
         """Run the command under the lease, to its end; returns its exit status as a shell would say it.
@@ -91,26 +95,21 @@ class Supervisor:
             self._terminal.give()
         self.signals.catch(JOBS)
         command.start(lease.fencing_token)
-        try:
-            while True:
-                command.look()
-                if command.status is not None:
-                    break
-                self._stop_with_it()
-                wait_s = self._look_after_lease()
-                if on_wanted is not None and lease.wanted.is_set():
-                    by = lease.wanted.reason
-                    say(f"lock {quoted(lease.name)} is wanted by {by}; the command gets signal {on_wanted}")
-                    command.signal(on_wanted)
-                    on_wanted = None
-                for number in self.signals.wait(wait_s):
-                    self._pass_on(number)
-        finally:
-            if self.ended_for is not None or command.status is None:
-                command.signal(signal.SIGKILL)  # what is left of its group
-            self._over.set()
-            self._guard.dismiss()
-            self._terminal.close()
+        while True:
+            command.look()
+            if command.status is not None:
+                break
+            self._stop_with_it()
+            wait_s = self._look_after_lease()
+            if on_wanted is not None and lease.wanted.is_set():
+                by = lease.wanted.reason
+                say(f"lock {quoted(lease.name)} is wanted by {by}; the command gets signal {on_wanted}")
+                command.signal(on_wanted)
+                on_wanted = None
+            for number in self.signals.wait(wait_s):
+                self._pass_on(number)
+        if self.ended_for is not None:
+            command.signal(signal.SIGKILL)  # what is left of its group
         why_not = command.why_not_executed()
         self.was_executed = why_not is None
         if why_not is not None:
