@@ -113,3 +113,13 @@ def test_max_hold_is_called_by_its_name(monkeypatch: pytest.MonkeyPatch, capfd: 
     world.look(30.0)
     world.look(7.0)
     assert "--max-hold ends in 7.0 s" in capfd.readouterr().err
+
+
+def test_max_hold_is_called_by_its_name_where_the_command_began_late(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    world = World(2.0, monkeypatch, max_hold_s=2.0)
+    world.left_s = 1.7  # the lease has lasted for 0.3 s by then
+    world.look(1.7)
+    world.look(0.5)
+    assert "--max-hold ends in 0.5 s" in capfd.readouterr().err

@@ -123,8 +123,10 @@ class Supervisor:
     def prepare(self, lease: Lease, span_s: float, max_hold_s: float | None) -> None:
         """Set what follows from the lease that the command will run under."""
         self._lease = lease
-        self._max_hold_s = max_hold_s
-        self._started_at = clock()
+        #: A deadline behind this is that of --max-hold. As every one is, where the lease needs no renewal until then.
+        self._limited_from = float("inf")
+        if max_hold_s is not None:
+            self._limited_from = clock() + 0.95 * max_hold_s if span_s < max_hold_s else 0.0
         self._term_lead_s = min(span_s * _TERM_PART, _TERM_MOST_S)
         self._kill_lead_s = min(span_s * _KILL_PART, _KILL_MOST_S)
         self._look_s = min(span_s * _LOOK_PART, _LOOK_MOST_S)
@@ -156,8 +158,7 @@ class Supervisor:
         elif left_s <= self._kill_lead_s and self.ended_for is not None:
             self._end("the command did not end in time; it is killed", kill=True)
         elif left_s <= self._term_lead_s and self.ended_for is None:
-            limit_s = self._max_hold_s
-            limited = limit_s is not None and now + left_s - self._started_at > limit_s * 0.95
+            limited = now + left_s > self._limited_from
             why = "--max-hold ends" if limited else "the lease could not be renewed, and ends"
             self._end(f"{why} in {left_s:.1f} s; the command is told to end", kill=False)
         self._tell_guard(now, left_s)
