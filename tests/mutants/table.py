@@ -1270,8 +1270,14 @@ LINES: tuple[Mutant, ...] = tuple(
         (
             "a handed-on lease has a deadline of its own",
             EXCLUSIVE,
-            "self.ttl_ms, now, self.deadline)",
+            "self.ttl_ms, now, until)",
             "self.ttl_ms, now, now + self.ttl_ms / 1000)",
+        ),
+        (
+            "a handed-on lease ends by the max_hold of the one before",
+            EXCLUSIVE,
+            "max(self.deadline, self.granted_until)",
+            "self.deadline",
         ),
         (
             "a turn that leaves takes its lease along",

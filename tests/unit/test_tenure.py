@@ -16,6 +16,7 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import RENEWAL, LeaseRecord
 from holdfast._core.report import Report
+from holdfast._core.schedule import Schedule
 from holdfast._core.settings import DEFAULT
 from holdfast._core.tenure import (
     ALONE_MS,
@@ -390,6 +391,26 @@ def test_a_lease_that_follows_is_as_one_that_is_made(pushed_until: float | None)
     made.renew_from, made.short_s = before.renew_from, before.short_s
     assert fields_of(follows) == fields_of(made)
     assert follows.deadline == (pushed_until or before.deadline)
+
+
+@pytest.mark.parametrize("pushed_until", [None, 2.0])
+def test_a_lease_that_follows_has_its_own_max_hold(pushed_until: float | None) -> None:
+    """It ended with that of the one before, as expired, and was not renewed before."""
+    line, second, third, _ = marked(lines())
+    granted = Grant(1, 0.0, until=pushed_until)
+    granted.turn = second
+    before = OneServer(lock_keys("holdfast", "lock"), SETTINGS).make_record(second.token, granted, TTL_MS)
+    before.end_by(2.0)
+    if pushed_until is not None:
+        assert before.extended(1_990, 0.0005, 0.0007)  # for what `max_hold` has left
+    assert line.record is before and second.hand_on(0.001)
+    follows = third.take(0.0015)
+    assert isinstance(follows, LocalLease)
+    follows.end_by(2.0015)
+    schedule = Schedule(SETTINGS)
+    schedule.add(follows, 0.0)
+    due = schedule.due(0.0015 + SETTINGS.stretch_s)
+    assert (follows.deadline, due) == ((2.0015, []) if pushed_until is None else (before.deadline, [follows]))
 
 
 def test_none_follows_when_the_tenure_is_over() -> None:

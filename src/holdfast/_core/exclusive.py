@@ -306,10 +306,12 @@ class LocalLease(LockRecord):
         super().__init__(exclusive.keys.name, token, fence, ttl_ms, since, None, None, until)
 
     def followed_by(self, turn: LocalWaiter, now: float) -> LocalLease:
-        tenure = self.tenure
-        made = type(self)(self._exclusive, turn, tenure, self.token, tenure.fence, self.ttl_ms, now, self.deadline)
-        made.renew_from = self.renew_from
-        made.short_s = self.short_s
+        tenure, until = self.tenure, max(self.deadline, self.granted_until)
+        made = type(self)(self._exclusive, turn, tenure, self.token, tenure.fence, self.ttl_ms, now, until)
+        if self.short_s or until - self.renew_from > self.ttl_ms / 2000:
+            made.renew_from = self.renew_from
+            made.short_s = self.short_s
+        # Else it was renewed for no longer than its own `max_hold`: the next one begins with little, and is stretched.
         return made
 
     def hand_on(self, now: float) -> bool:

@@ -111,6 +111,7 @@ class LeaseRecord:
     renews = True
     kept_until = 0.0  # a release before that leaves it to its time
     max_until: float | None = None
+    granted_until = 0.0  # and what it could be trusted until without that
     reason: str | None = None
     limited = False  # its last extension was cut to what max_hold left
     extensions = 0  # asked for so far
@@ -213,7 +214,7 @@ class LeaseRecord:
 
     def _bound(self) -> None:
         if self.max_until is not None and self.deadline > self.max_until:
-            self.deadline = self.max_until
+            self.granted_until, self.deadline = self.deadline, self.max_until
 
     @property
     def alive(self) -> bool:
