@@ -182,10 +182,10 @@ _ENGINE: tuple[Mutant, ...] = tuple(
             "",
         ),
         (
-            "the main thread reads messages",
+            "a reader of messages that a handler holds up is not passed by",
             LINK,
-            "self._poll is not None and (not self._subscribes or me[0] != main_thread().ident)",
-            "self._poll is not None",
+            "if reader is not None and reader is last:",
+            "if reader is not None and reader is self:",
         ),
         (
             "no one is told that no messages come any more",

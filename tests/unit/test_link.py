@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import signal
 import threading
 import time
 from collections import deque
@@ -866,11 +867,31 @@ def test_a_message_that_cannot_be_heard_costs_no_reply(server: Server, peer: Pee
     assert answered.wait() == ([1, 7], None)
 
 
-def test_the_main_thread_does_not_read_messages(server: Server, peer: Peer, engine: Engine) -> None:
+def test_a_reader_that_a_handler_holds_up_is_passed_by(server: Server, peer: Peer, engine: Engine) -> None:
+    """Messages may lie there. Those that wait for some are told that none come any more, and look for themselves."""
     with_messages(server, peer, engine)
-    reads = reads_of(server.link)
-    assert server.link.ask(Ask(ALONE, "t", clock() + 20.0)) == ([1, 7], None)
-    assert reads
+    peer.answer = lambda words: None
+    told = threading.Event()
+    link: Any = server.link
+    link.on_deaf = lambda is_torn: told.set()
+    in_time: list[bool] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: in_time.append(told.wait(5.0)))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        _, failure = link.ask(Ask(ALONE, "t", clock() + 20.0))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert in_time == [True] and failure.kind == "broken"
+
+
+def test_the_engine_looks_after_readers_only_while_there_are_some(server: Server, peer: Peer, engine: Engine) -> None:
+    with_messages(server, peer, engine)
+    link: Any = server.link
+    assert ask_many(link, 3) == [([1, 7], None)] * 3
+    assert link._guarded
+    eventually(lambda: not link._guarded, "it has stopped")
+    assert not server.link.is_torn
 
 
 def test_the_engine_reads_where_a_reader_has_just_left(server: Server, peer: Peer, engine: Engine) -> None:

@@ -11,9 +11,9 @@ it gets up.
 The engine reads. But where nothing is under way, a caller reads the reply itself, as the *leader*, and spares two
 switches of threads; whatever else comes meanwhile it reads, too, until its own reply is there. So does an event loop
 that has a copy of the socket. Where messages can come, the engine is told to read again when no reply is waited for,
-and the main thread does not lead: a signal handler may hold it up, and the messages. The reply to a request that is not
-waited for wakes no thread: while only those are under way, the socket is not watched, and they are read together with
-the next reply, or after `LIE_S`.
+and looks every `GUARD_S` whether a signal handler holds the reader up, and the messages. The reply to a request that is
+not waited for wakes no thread: while only those are under way, the socket is not watched, and they are read together
+with the next reply, or after `LIE_S`.
 
 A signal handler may raise wherever a caller writes or reads. So a seat is not a lock: it holds a thread's number, so
 that this thread can tell whether it has the seat, wherever it was interrupted. A request leaves the queue and arrives
@@ -37,7 +37,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import repeat
-from threading import get_ident, main_thread
+from threading import get_ident
 from typing import Any
 
 from holdfast._core.effects import Reply
@@ -73,6 +73,8 @@ LATE_S = 0.05
 SLICE_S = 0.02
 #: Replies that are not waited for are read after this, s, or twice this.
 LIE_S = 0.01
+#: While callers read what may be messages, the engine looks this often whether one is held up, s.
+GUARD_S = 0.05
 #: Fewer than this go one by one.
 EACH_MIN = 3
 #: Read in one turn of the loop, bytes.
@@ -120,6 +122,8 @@ class Link(Matching):
         #: Whether the engine reads what comes at once; and whether it looks now and then for what lies unread.
         self._armed = False
         self._ticks = False
+        #: Whether it looks now and then for a reader that is held up.
+        self._guarded = False
         self._alarm: Timer | None = None
         self._alarm_at = float("inf")
         self._heard_at = clock()
@@ -222,9 +226,7 @@ class Link(Matching):
         if not self.is_open or ((self._seat or reading) and self._is_below()):
             return None
         me = (get_ident(),)
-        # Where messages may come, a signal handler could keep the main thread from reading them.
-        may_lead = self._poll is not None and (not self._subscribes or me[0] != main_thread().ident)
-        if not (may_lead and (not self._pending or self._is_quiet())):
+        if self._poll is None or (self._pending and not self._is_quiet()):
             return self._follow(ask, False)
         try:
             if reading.setdefault("", me) is not me:
@@ -232,6 +234,8 @@ class Link(Matching):
             self._led = True
             self._queue.append(ask)
             self.write()
+            if self._subscribes and not self._guarded:
+                self._have_guard()
             while ask.outcome is None and not self.ended:
                 left_s = ask.deadline - clock()
                 # A last look in any case: this thread may have been held up, and the reply be there.
@@ -260,6 +264,8 @@ class Link(Matching):
         try:
             if self._led or reading.setdefault("", me) is not me:
                 return
+            if self._subscribes and not self._guarded:
+                self._have_guard()
             goes_on = self._read_for_callers()
             del reading[""]
             if goes_on and not (self._is_quiet() if self._pending else not self._subscribes):
@@ -493,6 +499,21 @@ class Link(Matching):
                 self._watch(True)
             else:
                 self._end_if_done()
+
+    def _have_guard(self) -> None:
+        self._guarded = True
+        self._engine.call(self._engine.later, GUARD_S, self._guard, None, 0)
+
+    def _guard(self, last: object, reads: int) -> None:
+        """Look whether the caller that reads moves on: messages may come, and a signal handler may hold it up."""
+        self._guarded = False  # before the look: who reads behind that is looked after again
+        reader = self._reading.get("")
+        if self.ended or (reader is None and self._reads == reads):
+            return
+        if reader is not None and reader is last:
+            self.rescue()
+        self._guarded = True
+        self._engine.later(GUARD_S, self._guard, reader, self._reads)
 
     def _look_for_stuck(self, writes: int, reads: int, late_at: float) -> None:
         """A signal handler goes on and on, above a thread that was writing or reading: others go by another way."""
