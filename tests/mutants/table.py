@@ -136,8 +136,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "what the socket has not taken is not sent",
             LINK,
-            "            self._out = data[sent:]",
-            '            self._out = b""',
+            "            self._out = memoryview(data)[sent:] if",
+            '            self._out = b"" if',
         ),
         (
             "what is behind a thread that is held up is not sent by another connection",

@@ -104,7 +104,7 @@ class Link(Matching):
         self._queue: deque[Any] = deque()
         self._gathered: deque[Any] = deque()
         #: What is left of the last piece, which the socket did not take at once.
-        self._out = b""
+        self._out: bytes | memoryview = b""
         #: The thread that writes, and the one that reads, by one key: its number in a tuple of its own.
         self._seat: dict[str, tuple[int]] = {}
         self._reading: dict[str, tuple[int]] = {}
@@ -444,7 +444,7 @@ class Link(Matching):
             return False
         is_left = sent < len(data)
         if is_left or self._out:
-            self._out = data[sent:]
+            self._out = memoryview(data)[sent:] if is_left else b""  # not a copy of megabytes
             self._watch(is_left or self._armed)
         return not is_left
 
