@@ -285,7 +285,7 @@ class _CrashRecord(LockRecord):
 class LocalLease(LockRecord):
     """The same, of what the client may hand on: it stands on a tenure, or may begin one."""
 
-    __slots__ = ("tenure", "turn")
+    __slots__ = ("tenure",)
 
     def __init__(
         self,
@@ -298,12 +298,12 @@ class LocalLease(LockRecord):
         since: float,
         until: float | None,
     ) -> None:
+        super().__init__(exclusive.keys.name, token, fence, ttl_ms, since, None, None, until)
         self._exclusive = exclusive
         self.turn = turn
         self.tenure: Any = tenure
         if tenure is not None:
             tenure.holder = self
-        super().__init__(exclusive.keys.name, token, fence, ttl_ms, since, None, None, until)
 
     def followed_by(self, turn: LocalWaiter, now: float) -> LocalLease:
         tenure, until = self.tenure, max(self.deadline, self.granted_until)

@@ -87,11 +87,14 @@ class LeaseRecord:
         "__dict__",
         "__weakref__",
         "_asks",
+        "crash_ms",
         "deadline",
         "due_at",
         "fence",
         "held_since",
         "home",
+        "kept_until",
+        "lease",
         "most_ms",
         "name",
         "next_at",
@@ -101,15 +104,16 @@ class LeaseRecord:
         "state",
         "token",
         "ttl_ms",
+        "turn",
         "unended",
     )
 
-    # What most leases never change stands here, and is not written for each of them.
+    # What most leases never change stands here, and is not written for each of them; but for what each acquire and each
+    # release reads, which takes ten times as long to find here as in a slot.
 
     #: Of what, for messages; see `Leasable._label`.
     label = "lock"
     renews = True
-    kept_until = 0.0  # a release before that leaves it to its time
     max_until: float | None = None
     granted_until = 0.0  # and what it could be trusted until without that
     reason: str | None = None
@@ -119,7 +123,6 @@ class LeaseRecord:
     least_ms = _NO_TTL_MS  # the least ttl that one of them was for
     repeats = False  # its release was interrupted, and is asked for twice
     stray = False  # a request for it went unanswered, as in `Grant`
-    crash_ms = 0  # for how long it may be trusted without a proof that its client is there; 0: for its ttl
     proved_until = float("inf")
     on_loss: Callable[[str], None] | None = None
     on_suspect: Callable[[], None] | None = None
@@ -127,12 +130,8 @@ class LeaseRecord:
     places: tuple[LockKeys, ...] = ()
     wanted_by: str | None = None
     on_want: Callable[[str], None] | None = None
-    #: Of a lease that its client may hand on: see `tenure.py`.
-    turn: Any = None
     says: str | None = None  # its note, for people
     sync: Any = None  # which replicas had to acknowledge it, for what goes on from it
-    #: What the user has of it, if that is still there; where it is not, it is renewed no more.
-    lease: Callable[[], Any] | None = None
     tenure: Any = None
     #: The blocks under it.
     blocks: tuple[Any, ...] = ()
@@ -167,6 +166,12 @@ class LeaseRecord:
         self.next_at = 0.0
         self.report: Report = SILENT
         self.home: Any = None  # where its loss is told, once a user has it
+        #: What the user has of it, if that is still there; where it is not, it is renewed no more.
+        self.lease: Callable[[], Any] | None = None
+        #: Of a lease that its client may hand on: see `tenure.py`.
+        self.turn: Any = None
+        self.crash_ms = 0  # for how long it may be trusted without a proof that its client is there; 0: for its ttl
+        self.kept_until = 0.0  # a release before that leaves it to its time
 
     def extension(self, ttl_ms: int, *order: Order) -> Protocol[int]:
         """The protocol that renews it, or (with an order) extends it.
