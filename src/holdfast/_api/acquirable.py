@@ -20,7 +20,7 @@ from holdfast._core.kinds import LEASED
 from holdfast._core.lease_cache import CachedLease
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
-from holdfast._core.report import SILENT, Report
+from holdfast._core.report import Report
 from holdfast._core.tenure import LocalWaiter, Note, Tenure, as_owner, left, wait_in_line
 from holdfast._core.tokens import MARK, NOTED, client_of, has_note, is_kept
 from holdfast._core.waiting import Busy, Grant
@@ -29,10 +29,7 @@ from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import importing
 from holdfast.errors import AlreadyHeld, ConfigurationError
 
-__all__ = ["AcquirableBase", "Asked", "ExclusiveBase", "Owners"]
-
-#: What is held, and who holds it, by number.
-Owners = tuple[tuple[str, int], ...]
+__all__ = ["AcquirableBase", "Asked", "ExclusiveBase"]
 
 _LEASE = "; a lock is not held itself: acquire() returns the lease, which has {} (or use `with`, which releases)"
 #: What other libraries' locks have, and here the lease.
@@ -61,19 +58,36 @@ class Elsewhere:
 
 
 class Asked:
-    """An acquire that is under way: by which token, for whom, from where in the code; and what it has so far."""
+    """An acquire that is under way: by which token, for whom, from where in the code; and what it has so far.
 
-    # Its maker sets these: an `__init__` would take longer than all the rest.
+    `AcquirableBase._asks_by` makes it: an `__init__` would take longer than all the rest.
+    """
+
+    __slots__ = (
+        *("asked_at", "behind", "cancel", "code", "home", "kept", "lock", "me", "offset", "record", "report", "runs"),
+        *("timeout_s", "token", "turn", "until"),
+    )
+
     lock: AcquirableBase
     token: str
-    owners: Owners
+    timeout_s: float | None
+    cancel: Any
+    #: Where losses are told, and the number of the thread or task that asks.
+    home: Any
+    me: int
     code: CodeType
     offset: int
-    report: Report = SILENT
-    turn: LocalWaiter | None = None
+    report: Report
+    #: When its first request is sent by the caller, until when that waits, and behind which release; and whether the
+    #: engine has it.
+    asked_at: float
+    until: float
+    behind: Any
+    runs: bool
+    turn: LocalWaiter | None
     #: What it may have taken of what the client keeps.
-    kept: CachedLease | None = None
-    record: LeaseRecord | None = None
+    kept: CachedLease | None
+    record: LeaseRecord | None
 
     @property
     def where(self) -> str:
@@ -88,8 +102,8 @@ class Asked:
         lock, kept, turn, record = self.lock, self.kept, self.turn, self.record
         driver = lock._session.driver
         if record is not None and driver.take_back(record):
-            for owner in self.owners:
-                lock._session.owners.pop(owner, None)
+            for kind in lock._owned_as:
+                lock._session.owners.pop((kind, self.me), None)
         if kept is not None and kept.was_taken(self.token):
             driver.spawn(kept.give_up)
             return
@@ -190,10 +204,18 @@ class AcquirableBase:
 
     # Its steps.
 
-    def _held_by(self, owners: Owners) -> Any:
-        """The lease that is held already, where that may be acquired again; None if there is none."""
-        for owner in owners:
-            held = self._session.owners.get(owner)
+    def _asks_by(self, token: str, home: Any, me: int, code: CodeType, offset: int) -> Asked:
+        asked = Asked()
+        asked.lock, asked.token, asked.home, asked.me = self, token, home, me
+        asked.code, asked.offset = code, offset
+        asked.turn = asked.kept = asked.record = asked.cancel = None
+        asked.runs = False
+        return asked
+
+    def _held_by(self, me: int) -> Any:
+        """The lease that this one holds already, where that may be acquired again; None if there is none."""
+        for kind in self._owned_as:
+            held = self._session.owners.get((kind, me))
             lease = None if held is None else held()
             # (One that another thread is just about to end has no `unended`.)
             if lease is not None and hasattr(lease._record, "unended") and not lease._record.check_expired(clock()):
@@ -223,8 +245,10 @@ class AcquirableBase:
     def _granted(self, asked: Asked, got: LeaseRecord | Grant | None) -> Any:
         """The lease. No variable of a caller has it until it is returned: a kept traceback would keep it."""
         session = self._session
-        driver, turn, record = session.driver, asked.turn, asked.record
+        driver, record = session.driver, asked.record
+        release_ask = None
         if got is not None:
+            turn = asked.turn
             if turn is not None and type(got) is Grant and not turn.over:
                 got.turn = turn
             asked.record = record = self._record(asked.token, got)
@@ -235,18 +259,17 @@ class AcquirableBase:
                 driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
             if record.held_since >= driver.introduce_at:
                 session.introduce(record.held_since)
+            usual = type(got) is Grant and not got.stray and got.more != PLAIN and record.token[-1] != MARK
+            if usual and self._asks and not self._noted:
+                release_ask = self._asks[1]
         assert record is not None
-        release_ask = None
-        usual = type(got) is Grant and not got.stray and got.more != PLAIN and record.token[-1] != MARK
-        if self._asks and usual and not self._noted:
-            release_ask = self._asks[1]
-        lease: Any = self._lease_class(session, driver, record, asked.owners, asked.code, asked.offset, release_ask)
+        lease: Any = self._lease_class(asked, record, release_ask)
         if self._reentrant:
             lease._entries = []
-        known = weakref.ref(lease)
-        for owner in asked.owners:
-            session.owners[owner] = known
-        record.lease = known
+        record.lease = known = weakref.ref(lease)
+        if asked.me:
+            for kind in self._owned_as:
+                session.owners[kind, asked.me] = known
         if self._options.on_wanted is not None:
             lease.on_wanted(self._options.on_wanted)
         report = record.report

@@ -89,7 +89,6 @@ class LeaseBase:
     _session: SessionBase
     _driver: Any
     _record: LeaseRecord
-    _loss: Any
     _entries: list[None] | None
     _where: CodeType
     _offset: int
@@ -166,8 +165,8 @@ class LeaseBase:
     def _mark_taken(self) -> None:
         """Mark a lease lost that was not held any more when it was released."""
         self._record.mark_taken()
-        if self._loss is not None:
-            self._loss._fire("taken")
+        if "_lost" in vars(self):
+            vars(self)["_lost"]._fire("taken")
 
     def _unwatch(self) -> None:
         self._driver.unwatch(self._record)

@@ -11,19 +11,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
-from itertools import repeat
 from typing import Any, Generic, TypeVar
 
 from holdfast._api import hook
 from holdfast._api.acquirable import AcquirableBase, Asked
 from holdfast._async.lifecycle import Session
+from holdfast._core.agent.agent import Outcome, Sent
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
 from holdfast._core.tenure import LocalWaiter, is_alone
 from holdfast._core.tokens import KEPT
-from holdfast._core.waiting import Acquisition, Busy, Grant, wait_for
+from holdfast._core.waiting import Acquisition, Busy, Grant, wait_for, within
+from holdfast._engine.pack import PreparedRequest
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import lazily
 
@@ -54,31 +55,37 @@ class Acquirable(AcquirableBase, Generic[L]):
         ):  # of an `Acquiring`: it holds the frame that enters it, or the one that awaits us is meant
             frame = frame.pop() if frame else sys._getframe(1)
         code, offset, frame = frame.f_code, frame.f_lasti, None
-        driver, me = session.driver, session.driver.me()
-        owners = tuple(zip(self._owned_as, repeat(me))) if me else ()  # 0: owners cannot be told apart
-        if not session.owners.keys().isdisjoint(owners) and (lease := self._held_by(owners)) is not None:
-            lease._entries += (None,)  # not a call, after which a signal handler could raise
-            return lease  # type: ignore[no-any-return]
+        driver = session.driver
+        home, me = driver.home, driver.me()
+        for kind in self._owned_as if me else ():  # 0: owners cannot be told apart
+            if (kind, me) in session.owners and (lease := self._held_by(me)) is not None:
+                lease._entries += (None,)  # not a call, after which a signal handler could raise
+                return lease  # type: ignore[no-any-return]
         if driver.closed:
             raise driver.closed_error()
         token = f"{driver.client_id}:{mark or self._mark}{self._noted}{me}:{next(session.sequence)}{self._ending}"
         if (key := self._kept_as) is not None and driver.lease_cache.hears(key, driver.listening(key)):
             token += KEPT
-        asked = Asked()
-        asked.lock, asked.token, asked.owners, asked.code, asked.offset = self, token, owners, code, offset
+        asked = self._asks_by(token, home, me, code, offset)
+        asked.timeout_s = timeout_s
+        # sync-add: asked.cancel = cancel
         asked.report = session.reports.begin(self._label, self._name, self._report_level)
         got: LeaseRecord | Grant | Busy | None = None
         told: BaseException | None = None
         try:
             if key is None or (got := self._take_kept(asked)) is None:
-                # sync: got = self._get(asked, me, timeout_s, cancel)
-                got = await self._get(asked, me, timeout_s)
+                outcome = None
+                if (first := self._start(asked)) is not None:
+                    outcome = await driver.ask(home, first, asked.token, asked.until)
+                    got = driver.granted(asked, first, outcome)
+                if got is None:
+                    got = await self._go_on(asked, outcome)
             if not isinstance(got, Busy):
                 return self._granted(asked, got)  # type: ignore[no-any-return]
         except BaseException as error:
             if not isinstance(error, RequestFailed):  # else the protocol has seen to that
                 # sync: asked.undo()
-                asked.undo(got is None and isinstance(error, driver.Cancelled))
+                asked.undo(asked.runs and got is None and isinstance(error, driver.Cancelled))
             told = self._told(error, asked.report)
             if told is error:
                 raise
@@ -94,44 +101,50 @@ class Acquirable(AcquirableBase, Generic[L]):
 
     # -- its steps --------------------------------------------------------------------------------
 
-    def _get(
-        self,
-        asked: Asked,
-        me: int,
-        timeout_s: float | None,
-        # sync-add: cancel: Cancel | None,
-    ) -> Awaitable[LeaseRecord | Grant | Busy]:
-        """Ask the server, or wait in line."""
-        session, driver, report = self._session, self._session.driver, asked.report
+    def _start(self, asked: Asked) -> PreparedRequest | None:
+        """Stand in line, where there is one; returns the first request, where the caller sends that by itself."""
+        session, driver = self._session, self._session.driver
         if self._asks is None:
             self._prepare()  # from which on it may have a line
         # A signal handler does not wait for others in a thread that has a turn: it has interrupted one of them.
         alone = self._line_key is None or is_alone(self._line_key, driver.lines)
-        if not alone and timeout_s != 0 and me not in driver.turning:
+        if not alone and asked.timeout_s != 0 and asked.me not in driver.turning:
             turn = asked.turn = LocalWaiter(asked.token, clock())
-            driver.turning.add(me)
+            driver.turning.add(asked.me)
             turn.join(driver.lines, self._line_key)
             asked.token = turn.token
         session.asking[asked.token] = asked
         if driver.closed:  # it looks who asks once it is, and gives back what those get
             raise driver.closed_error()
         if self._most_waiting == 0:
-            timeout_s = 0.0
+            asked.timeout_s = 0.0
+        first = self._asks[0] if self._asks and asked.cancel is None and driver.can_ask else None
+        if first is None or first.key in driver.contention or not (asked.turn is None or asked.turn.first):
+            return None
+        patience_s = first.request_timeout_s
+        if asked.timeout_s is not None:
+            patience_s = within(patience_s, asked.timeout_s or session.settings.try_limit_s)
+        asked.behind, asked.asked_at = driver.releasing.latest.get(first.key), clock()
+        asked.until = asked.asked_at + patience_s
+        return first
+
+    def _go_on(self, asked: Asked, outcome: Outcome | None) -> Awaitable[LeaseRecord | Grant | Busy]:
+        """Have the engine do the rest, or all, of it; or wait in line. `outcome`: what came of the first request."""
+        session, driver, report, turn = self._session, self._session.driver, asked.report, asked.turn
+        asked.runs = True
         start: Any = self._ask
-        if (own := asked.turn) is not None:
-            if not own.first:
+        if turn is not None:
+            if not turn.first:
                 if report.detailed:
                     report.queued()
-                # sync: return driver.wait_in_line(own, self._wait_in_line, timeout_s, self._ttl_ms, cancel)
-                return driver.wait_in_line(own, self._wait_in_line, timeout_s, self._ttl_ms)
-            start = partial(self._ask_as_owner, own)
+                return driver.wait_in_line(asked, self._wait_in_line)
+            start = partial(self._ask_as_owner, turn)
         if report.detailed:
             driver.queueing[asked.token] = report
-        if driver.introduce_at < 0.0 and timeout_s != 0:
+        if driver.introduce_at < 0.0 and asked.timeout_s != 0:
             start = partial(_introduced, partial(session.introduce, clock()), start)
-        first = self._asks[0] if self._asks else None
-        # sync: return driver.acquire(first, start, asked.token, timeout_s, self._ttl_ms, cancel)
-        return driver.acquire(first, start, asked.token, timeout_s, self._ttl_ms)
+        sent = None if outcome is None else Sent(asked.asked_at, asked.behind, outcome)
+        return driver.acquire(asked, self._asks[0] if self._asks else None, start, sent)
 
     def _told(self, error: BaseException, report: Any) -> BaseException:
         """Return the exception that users see."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import CodeType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from holdfast._api.acquirable import Asked
 from holdfast._api.decorated import check_callable
 from holdfast._api.lease import LeaseBase, LossBase
 from holdfast._api.leaving import AsyncLeaving, Block, line_of, opening
@@ -13,6 +14,7 @@ from holdfast._api.options import Duration, check_bool, timeout_of, ttl_ms_of
 from holdfast._async.lifecycle import Session
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, LeaseState, tell
+from holdfast._core.waiting import released
 from holdfast._engine.pack import PreparedRequest
 from holdfast._front.aio import AioFront
 
@@ -22,6 +24,8 @@ from holdfast._runtime.clock import clock
 from holdfast.errors import ConfigurationError, LeaseLost, LeaseReleased, LeaseSuspect
 
 __all__ = ["Lease", "LeaseState", "Loss", "Wanted"]
+
+E = TypeVar("E", bound=LossBase)
 
 _RELEASED = LeaseState.RELEASED
 #: A release before the end of `at_least` leaves it that long, s: the answer to that should come before its end.
@@ -73,42 +77,32 @@ class Lease(LeaseBase):
     # sync-say: and cancels the block when it is lost: `LeaseLost` then comes out. => which raises `LeaseLost` when it was lost meanwhile.
 
     __slots__ = (
+        "__dict__",  # for what most of them never have
         "__weakref__",
         # sync:
         "_bodies",
         "_driver",
         "_entries",
-        "_record",
-        "_loss",
-        "_losses",
+        "_me",
         "_offset",
-        "_owners",
+        "_owned_as",
+        "_record",
         "_release_ask",
         "_session",
         "_where",
     )
 
-    def __init__(
-        self,
-        session: Session,
-        driver: AioFront,
-        record: LeaseRecord,
-        owners: tuple[tuple[str, int], ...],
-        where: CodeType,
-        offset: int,
-        release_ask: PreparedRequest | None = None,
-    ) -> None:
-        self._session: Session = session
-        self._driver: AioFront = driver
-        record.home = driver.home
+    def __init__(self, asked: Asked, record: LeaseRecord, release_ask: PreparedRequest | None) -> None:
+        lock = asked.lock
+        self._session: Session = lock._session
+        self._driver: AioFront = lock._session.driver
+        record.home = asked.home
         self._record = record
-        self._loss: Loss | None = None
-        self._losses: list[Loss] = []  # of those that asked for it at the same time: the first one counts
-        self._owners = owners
+        #: By what it is found: the names, and the number of its owner.
+        self._owned_as, self._me = lock._owned_as, asked.me
         #: One item for each time its owner has acquired it again. Their number changes in one step.
         self._entries: list[None] | None = None
-        self._where = where
-        self._offset = offset
+        self._where, self._offset = asked.code, asked.offset
         self._release_ask = release_ask
         # sync-drop
         self._bodies: list[Body] | None = None
@@ -116,16 +110,21 @@ class Lease(LeaseBase):
     @property
     def lost(self) -> Loss:
         """Set when the lease is lost, at its deadline at the latest; `await lost.wait(timeout)` waits for that."""
-        loss = self._loss
+        loss: Loss | None = vars(self).get("_lost")
         if loss is None:
             record = self._record
-            self._losses.append(Loss(record.name, record.home, record.label))
-            loss = next(each for each in self._losses if type(each) is Loss)
+            loss = self._first(Loss)
             tell(record, loss._fire)
             if record.state is LeaseState.LOST:
                 loss._fire(record.reason or "expired")  # told twice is told once
-            self._loss = loss
+            vars(self)["_lost"] = loss
         return loss
+
+    def _first(self, kind: type[E]) -> E:
+        """Make one; of those that ask for it at the same time, all get the first."""
+        record = self._record
+        made: E = vars(self).setdefault(kind.__name__, kind(record.name, record.home, record.label))
+        return made
 
     def on_lost(self, callback: Callable[[LeaseLost], object]) -> None:
         # sync-say: once when the lease is lost (soon, if it is). What it returns is awaited. => once, in a thread of its
@@ -145,14 +144,14 @@ class Lease(LeaseBase):
 
         What follows is yours to decide: finish, and release. It stays set.
         """
-        wanted = next((each for each in self._losses if type(each) is Wanted), None)
+        wanted: Wanted | None = vars(self).get("_wanted")
         if wanted is None:
             record = self._record
-            self._losses.append(Wanted(record.name, record.home, record.label))
-            wanted = next(each for each in self._losses if type(each) is Wanted)
+            wanted = self._first(Wanted)
             record.on_want = wanted._fire
             if record.wanted_by is not None:
                 wanted._fire(record.wanted_by)  # told twice is told once
+            vars(self)["_wanted"] = wanted
         return wanted
 
     def on_wanted(self, callback: Callable[[Wanted], object]) -> None:
@@ -248,11 +247,16 @@ class Lease(LeaseBase):
             if not driver.finish(record):
                 return False
             session.disown(self)
-            ask = self._release_ask
-            waits = wait if wait is not None or ask is None else ask.confirm
-            if not waits and ask is not None and driver.release_later(record, ask):
+            if record.turn is not None and record.hand_on(clock()):
                 return True
-            held = await driver.release(record, ask)
+            ask, outcome = self._release_ask, None
+            if ask is not None:
+                if not (ask.confirm if wait is None else wait) and driver.release_later(record, ask):
+                    return True
+                if driver.can_ask:
+                    outcome = await driver.ask(driver.home, ask, record.token, clock() + ask.request_timeout_s)
+            done = None if outcome is None or outcome[1] is not None else released(outcome[0])
+            held = await driver.release(record, ask, outcome) if done is None else done
         except RequestFailed as failure:
             raise session.public(failure) from None
         except BaseException:

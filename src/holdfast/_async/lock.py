@@ -14,7 +14,7 @@ from types import FrameType
 # sync: from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, cast
 
-from holdfast._api.acquirable import Asked, ExclusiveBase
+from holdfast._api.acquirable import ExclusiveBase
 from holdfast._api.lease_stack import LeaseStack
 from holdfast._api.options import Duration, Options, refuse_keywords, timeout_of
 from holdfast._async.entering import Enterable
@@ -148,9 +148,9 @@ class Lock(ExclusiveBase, Leasable[Lease]):
             raise LeaseLost(self._name, "taken")
         record.lasts(held)
         record.report = self._session.reports.adopt(record)
-        owners = tuple([(kind, self._session.driver.me()) for kind in self._owned_as])
-        asked = Asked()
-        asked.owners, asked.code, asked.offset, asked.record = owners, frame.f_code, frame.f_lasti, record
+        driver = self._session.driver
+        asked = self._asks_by(token, driver.home, driver.me(), frame.f_code, frame.f_lasti)
+        asked.record = record
         return self._granted(asked, None)  # type: ignore[no-any-return]
 
     async def status(self) -> LockStatus:

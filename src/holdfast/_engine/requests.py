@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -14,7 +15,7 @@ from holdfast._lua import Script
 
 __all__ = ["MAY_LIE", "Answer", "Ask", "Bundle", "Messages", "Request"]
 
-MAY_LIE, _DEADLINE = attrgetter("may_lie"), attrgetter("deadline")
+MAY_LIE, _DEADLINE, _HOME = attrgetter("may_lie"), attrgetter("deadline"), attrgetter("home")
 Answer: TypeAlias = Callable[[Reply, RequestFailed | None], None]
 
 
@@ -55,9 +56,11 @@ class Request:
 
 
 class Ask(Request):
-    """A caller's. `answer` is called with it by the thread that has read the reply; `future`: of a task that waits."""
+    """A caller's. By the thread that has read the reply, `home` is told of it, where a task waits for its `future`; or
+    `answer` is called with it.
+    """
 
-    __slots__ = ("future", "group", "may_lie", "prepared", "token")
+    __slots__ = ("future", "group", "home", "may_lie", "prepared", "token")
 
     ends_anywhere = True
 
@@ -67,6 +70,7 @@ class Ask(Request):
         token: str,
         deadline: float,
         answer: Callable[[Ask], None] | None = None,
+        home: Any = None,
         future: Any = None,
     ) -> None:
         self.prepared = prepared
@@ -76,6 +80,7 @@ class Ask(Request):
         self.group = prepared.group
         self.script = prepared.script
         self.answer = answer
+        self.home = home
         self.future = future
         self.outcome = None
         self.may_lie = False
@@ -88,10 +93,13 @@ class Ask(Request):
         return packed
 
     def end(self, reply: Reply, failure: RequestFailed | None) -> None:
-        if self.outcome is None:
+        is_first = self.outcome is None
+        if is_first:
             self.outcome = reply, failure
-            if self.answer is not None:
-                self.answer(self)
+        if self.home is not None:
+            self.home.answered((self,))  # each time: a signal handler may have raised before the first
+        elif is_first and self.answer is not None:
+            self.answer(self)
 
 
 class Bundle(Request):
@@ -123,11 +131,18 @@ class Bundle(Request):
     def end(self, reply: Reply, failure: RequestFailed | None) -> None:
         """Answer each in the form in which its own script would."""
         if failure is None:
+            answered: list[Ask] = []
             for member, number in zip(self._members, reply, strict=True):
-                if number:
+                if not number:
+                    self._alone(member)
+                elif member.home is None:
                     member.end([1, number] if member.prepared.grants else number, None)
                 else:
-                    self._alone(member)
+                    if member.outcome is None:
+                        member.outcome = [1, number] if member.prepared.grants else number, None
+                    answered.append(member)
+            for home, asks in groupby(answered, _HOME):
+                home.answered(asks)
         elif failure.kind in ("broken", "silent", "closed", "nonsense"):
             for member in self._members:
                 member.end(None, failure.again(maybe_executed=failure.maybe_executed))

@@ -14,11 +14,10 @@ of the asyncio API are those of trio as well, and a program on anyio need not kn
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import weakref
 from asyncio import _get_running_loop, current_task
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from sys import modules
 from typing import Any, TypeVar
@@ -28,14 +27,13 @@ from holdfast._core.agent.closing import TOLD_S
 from holdfast._core.agent.renewals import quietly
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
-from holdfast._core.fast_path import replay
 from holdfast._core.record import LeaseRecord
 from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import LocalWaiter
 from holdfast._core.tokens import owner_of
-from holdfast._core.waiting import Acquisition, Busy, Grant, granted, released, within
+from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._engine.client import Client
-from holdfast._engine.operation import Abandoned, Operation
+from holdfast._engine.operation import Operation
 from holdfast._engine.pack import PreparedRequest
 from holdfast._engine.requests import Ask
 from holdfast._engine.server import Server
@@ -232,45 +230,28 @@ class AioFront(Front):
 
     # -- acquiring and releasing ------------------------------------------------------------------
 
-    async def acquire(
-        self, first: PreparedRequest | None, start: Start, token: str, timeout_s: float | None, ttl_ms: int
-    ) -> Grant | Busy:
-        """Acquire with this token: by `first` alone where that is granted in time, else by the protocol."""
-        sent: Sent | None = None
-        if first is not None and self.can_ask and first.key not in self.contention:
-            server = self._only or self.topology.node_for(first.key, None)
-            if (link := server.link) is not None and link.is_open:
-                behind = self.releasing.latest.get(first.key)
-                asked_at, home, patience_s = clock(), self.home, first.request_timeout_s
-                if timeout_s is not None:
-                    patience_s = within(patience_s, timeout_s or self.settings.try_limit_s)
-                future = home.loop.future()
-                ask = Ask(first, token, asked_at + patience_s, home.answered, future)
-                home.put(server, ask)
-                try:
-                    await future
-                except BaseException:
-                    self.spawn(_undone(replay(start(token, timeout_s, True), asked_at, None, Abandoned())))
-                    raise
-                outcome: Any = ask.outcome
-                if outcome[1] is None:
-                    grant = granted(outcome[0], asked_at, clock(), ttl_ms)
-                    if grant is not None:
-                        if self.troubles:
-                            self.troubles.passed(server.name)
-                        return grant
-                sent = Sent(asked_at, behind, outcome)
-        return await self._run(self._acquires(first, start, token, timeout_s, ttl_ms, sent), self._undo_of(token))
+    def ask(self, home: Home, first: PreparedRequest, token: str, deadline: float) -> Awaitable[Outcome | None]:
+        """Send it with that token; its outcome, or None where nothing can be sent from here."""
+        future = home.loop.future()
+        server = self._only or self.topology.node_for(first.key, None)
+        if (link := server.link) is not None and link.is_open:
+            home.put(server, Ask(first, token, deadline, None, home, future))
+        else:
+            future.set_result(None)
+        return future  # type: ignore[no-any-return]
+
+    def acquire(
+        self, asked: Any, first: PreparedRequest | None, start: Start, sent: Sent | None
+    ) -> Awaitable[Grant | Busy]:
+        """Acquire by the protocol, which is told what came of the first request, if that was sent."""
+        return self._run(self._acquires(asked, first, start, sent), asked.undo)
 
     async def wait_in_line(
-        self,
-        turn: LocalWaiter,
-        start: Callable[[LocalWaiter, float | None], Protocol[LeaseRecord | Grant | Busy]],
-        timeout_s: float | None,
-        ttl_ms: int,
+        self, asked: Any, start: Callable[[LocalWaiter, float | None], Protocol[LeaseRecord | Grant | Busy]]
     ) -> LeaseRecord | Grant | Busy:
-        """Wait for that turn: it is handed on soon, or `start(turn, timeout_s)` makes the protocol for all the rest."""
-        if ttl_ms > 1000 * SOON_S and (timeout_s is None or timeout_s > SOON_S):
+        """Wait for its turn: it is handed on soon, or `start(turn, timeout_s)` makes the protocol for all the rest."""
+        turn, timeout_s = asked.turn, asked.timeout_s
+        if asked.lock._ttl_ms > 1000 * SOON_S and (timeout_s is None or timeout_s > SOON_S):
             home = self.home
             future = home.loop.future()
             turn.bell = partial(home.ring, future)
@@ -280,29 +261,14 @@ class AioFront(Front):
                     await home.loop.within(future, SOON_S)
             finally:
                 turn.bell = None
-            taken = turn.take(clock()) if turn.has_the_right() and not self.closed else None
+            taken: LeaseRecord | None = turn.take(clock()) if turn.has_the_right() and not self.closed else None
             if taken is not None:
                 return taken
-        return await self._run(start(turn, timeout_s), self._undo_of(turn.token))
+        return await self._run(start(turn, timeout_s), asked.undo)
 
-    async def release(self, record: LeaseRecord, first: PreparedRequest | None) -> bool:
-        """Release what is held; False when it was not held any more. `first` as in `acquire`."""
-        if record.turn is not None and record.hand_on(clock()):
-            return True
-        outcome: Outcome | None = None
-        if first is not None and self.can_ask:
-            server = self._only or self.topology.node_for(first.key, None)
-            if (link := server.link) is not None and link.is_open:
-                home = self.home
-                future = home.loop.future()
-                deadline = clock() + first.request_timeout_s
-                ask = Ask(first, record.token, deadline, home.answered, future)
-                home.put(server, ask)
-                await future
-                outcome = ask.outcome
-                if outcome is not None and outcome[1] is None and (held := released(outcome[0])) is not None:
-                    return held
-        return await self.run(self._releases(record, first, outcome))
+    def release(self, record: LeaseRecord, first: PreparedRequest | None, outcome: Outcome | None) -> Awaitable[bool]:
+        """Release by the protocol, which is told what came of the first request, if that was sent."""
+        return self.run(self._releases(record, first, outcome))
 
     def _tell(self, server: Server, later: Ask) -> bool:
         """As that of `Front`; sent with what others ask for in this turn of the loop."""
@@ -400,9 +366,3 @@ def _undo(undo: Callable[[], None], result: Any) -> None:
     """In the engine: give back the result of an operation whose caller has left."""
     if type(result) is not Busy:
         undo()
-
-
-async def _undone(protocol: Protocol[Any]) -> None:
-    """Let it give back what its caller has left."""
-    with contextlib.suppress(Abandoned, RequestFailed):
-        await protocol

@@ -25,7 +25,7 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tenure import SOON_MS
 from holdfast._core.tokens import client_id_of
-from holdfast._core.waiting import Busy, Grant
+from holdfast._core.waiting import Busy, Grant, granted
 from holdfast._engine.client import Client
 from holdfast._engine.loop import engine, forget_engines
 from holdfast._engine.pack import PreparedRequest
@@ -146,28 +146,28 @@ class Front:
     # -- acquiring and releasing ------------------------------------------------------------------
 
     def _acquires(
-        self,
-        first: PreparedRequest | None,
-        start: Start,
-        token: str,
-        timeout_s: float | None,
-        ttl_ms: int,
-        sent: Sent | None = None,
+        self, asked: Any, first: PreparedRequest | None, start: Start, sent: Sent | None
     ) -> Protocol[Grant | Busy]:
         """The whole of an acquire, or what is left of one whose first request was `sent`."""
+        token = asked.token
         call = None if first is None else first.call(token)
-        return self.client.acquire(call, partial(start, token), timeout_s, ttl_ms, sent)
+        return self.client.acquire(call, partial(start, token), asked.timeout_s, asked.lock._ttl_ms, sent)
 
-    def _releases(
-        self, record: LeaseRecord, first: PreparedRequest | None, outcome: Outcome | None = None
-    ) -> Protocol[bool]:
+    def granted(self, asked: Any, first: PreparedRequest, outcome: Outcome | None) -> Grant | None:
+        """The grant in the outcome of the first request; None where there is more to it."""
+        if outcome is None or outcome[1] is not None:
+            return None
+        grant = granted(outcome[0], asked.asked_at, clock(), asked.lock._ttl_ms)
+        if grant is not None and self.troubles:
+            self.troubles.passed((self._only or self.topology.node_for(first.key, None)).name)
+        return grant
+
+    def _releases(self, record: LeaseRecord, first: PreparedRequest | None, outcome: Outcome | None) -> Protocol[bool]:
         """The same of a release."""
         return self.client.release(record, None if first is None else first.call(record.token), outcome)
 
     def release_later(self, record: LeaseRecord, first: PreparedRequest) -> bool:
         """Release it without waiting for the answer; False where it has to be waited for."""
-        if record.turn is not None and record.hand_on(clock()):
-            return True
         if not self.can_ask or self.closed:
             return False
         server = self._only or self.topology.node_for(first.key, None)

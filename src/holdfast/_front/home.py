@@ -9,7 +9,7 @@ import contextlib
 import socket
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -27,10 +27,10 @@ __all__ = ["Home", "Loop", "wake"]
 Loop: TypeAlias = Any
 
 
-def wake(future: Any) -> None:
+def wake(future: Any, result: Any = None) -> None:
     """In its loop: end the wait for it."""
     if not future.done():
-        future.set_result(None)
+        future.set_result(result)
 
 
 class Flag(Settable):
@@ -64,7 +64,7 @@ class Home:
         #: Callbacks that have not ended, and the tasks that await what they return.
         self._untold: dict[object, Any] = {}
         self._out: list[Ask] = []
-        self._woken: deque[Any] = deque()
+        self._woken: deque[tuple[Any, Any]] = deque()
         self._waking = False
         #: The connection that the loop reads, too, by which socket; whether it does, and has found what is for it.
         self._link: Link | None = None
@@ -138,25 +138,27 @@ class Home:
             self.loop.unwatch(twin)
             twin.close()
 
-    def answered(self, ask: Ask) -> None:
-        """Wake the task that waits for it, in whatever thread has read it."""
+    def answered(self, asks: Iterable[Ask]) -> None:
+        """Wake the tasks that wait for these, in whatever thread has read the replies."""
         if self.loop.running() is self.loop.key:
             self.found = True
-            if not ask.future.done():
-                ask.future.set_result(None)
+            for ask in asks:
+                future = ask.future
+                if not future.done():  # `wake`, without the call: of many tasks at a time
+                    future.set_result(ask.outcome)
         else:
-            self._wake_soon(ask.future)
+            self._wake_soon([(ask.future, ask.outcome) for ask in asks])
 
     def ring(self, future: Any) -> None:
         """Wake the task that waits for it, in any thread."""
         if self.loop.running() is self.loop.key:
             wake(future)
         else:
-            self._wake_soon(future)
+            self._wake_soon([(future, None)])
 
-    def _wake_soon(self, future: Any) -> None:
+    def _wake_soon(self, woken: list[tuple[Any, Any]]) -> None:
         """By another thread."""
-        self._woken.append(future)
+        self._woken.extend(woken)
         if not self._waking:
             self._waking = True
             try:
@@ -169,9 +171,7 @@ class Home:
         self._waking = False  # first: what comes from now on wakes the loop again
         woken = self._woken
         while woken:
-            future = woken.popleft()
-            if not future.done():  # `wake`, without the call: of many tasks at a time
-                future.set_result(None)
+            wake(*woken.popleft())
 
     def left_over(self) -> list[Ask]:
         """Take what was not sent before the loop stopped."""

@@ -20,7 +20,7 @@ from holdfast._core.agent.renewals import quietly
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
 from holdfast._core.tenure import LocalWaiter
-from holdfast._core.waiting import Busy, Grant, granted, released, within
+from holdfast._core.waiting import Busy, Grant
 from holdfast._engine.client import Client
 from holdfast._engine.operation import Operation
 from holdfast._engine.pack import PreparedRequest
@@ -135,45 +135,22 @@ class ThreadsFront(Front):
 
     # -- acquiring and releasing ------------------------------------------------------------------
 
-    def acquire(
-        self,
-        first: PreparedRequest | None,
-        start: Start,
-        token: str,
-        timeout_s: float | None,
-        ttl_ms: int,
-        cancel: Cancel | None = None,
-    ) -> Grant | Busy:
-        """Acquire with this token: by `first` alone where that is granted in time, else by the protocol."""
-        sent: Sent | None = None
-        if first is not None and cancel is None and self.can_ask and first.key not in self.contention:
-            behind = self.releasing.latest.get(first.key)
-            server = self._only or self.topology.node_for(first.key, None)
-            link, asked_at, patience_s = server.link, clock(), first.request_timeout_s
-            if timeout_s is not None:
-                patience_s = within(patience_s, timeout_s or self.settings.try_limit_s)
-            outcome = None if link is None else link.ask(Ask(first, token, asked_at + patience_s))
-            if outcome is not None:
-                if outcome[1] is None:
-                    grant = granted(outcome[0], asked_at, clock(), ttl_ms)
-                    if grant is not None:
-                        if self.troubles:
-                            self.troubles.passed(server.name)
-                        return grant
-                sent = Sent(asked_at, behind, outcome)
-        return self.run(partial(self._acquires, first, start, token, timeout_s, ttl_ms, sent), cancel)
+    def ask(self, _home: object, first: PreparedRequest, token: str, deadline: float) -> Outcome | None:
+        """Send it with that token, and wait for its outcome; None where nothing can be sent from here."""
+        link = (self._only or self.topology.node_for(first.key, None)).link
+        return None if link is None else link.ask(Ask(first, token, deadline))
+
+    def acquire(self, asked: Any, first: PreparedRequest | None, start: Start, sent: Sent | None) -> Grant | Busy:
+        """Acquire by the protocol, which is told what came of the first request, if that was sent."""
+        return self.run(partial(self._acquires, asked, first, start, sent), asked.cancel)
 
     def wait_in_line(
-        self,
-        turn: LocalWaiter,
-        start: Callable[[LocalWaiter, float | None], Protocol[LeaseRecord | Grant | Busy]],
-        timeout_s: float | None,
-        ttl_ms: int,
-        cancel: Cancel | None = None,
+        self, asked: Any, start: Callable[[LocalWaiter, float | None], Protocol[LeaseRecord | Grant | Busy]]
     ) -> LeaseRecord | Grant | Busy:
-        """Wait for that turn: it is handed on soon, or `start(turn, timeout_s)` makes the protocol for all the rest."""
-        line = turn.line
-        if line is not None and cancel is None and ttl_ms > 1000 * SOON_S and (timeout_s is None or timeout_s > SOON_S):
+        """Wait for its turn: it is handed on soon, or `start(turn, timeout_s)` makes the protocol for all the rest."""
+        turn, timeout_s, cancel, line = asked.turn, asked.timeout_s, asked.cancel, asked.turn.line
+        soon = asked.lock._ttl_ms > 1000 * SOON_S and (timeout_s is None or timeout_s > SOON_S)
+        if soon and line is not None and cancel is None:
             bell = silent_bell()
             turn.bell = partial(ring, bell)
             try:
@@ -183,22 +160,13 @@ class ThreadsFront(Front):
             finally:
                 turn.bell = None
             if line.owner is turn and not line.dead and not self.closed:
-                taken = turn.take(clock())
+                taken: LeaseRecord | None = turn.take(clock())
                 if taken is not None:
                     return taken
         return self.run(partial(start, turn, timeout_s), cancel)
 
-    def release(self, record: LeaseRecord, first: PreparedRequest | None) -> bool:
-        """Release what is held; False when it was not held any more. `first` as in `acquire`."""
-        if record.turn is not None and record.hand_on(clock()):
-            return True
-        outcome: Outcome | None = None
-        if first is not None and self.can_ask:
-            link = (self._only or self.topology.node_for(first.key, None)).link
-            if link is not None:
-                outcome = link.ask(Ask(first, record.token, clock() + first.request_timeout_s))
-            if outcome is not None and outcome[1] is None and (held := released(outcome[0])) is not None:
-                return held
+    def release(self, record: LeaseRecord, first: PreparedRequest | None, outcome: Outcome | None) -> bool:
+        """Release by the protocol, which is told what came of the first request, if that was sent."""
         return self.run(partial(self._releases, record, first, outcome))
 
     # -- what is held -----------------------------------------------------------------------------

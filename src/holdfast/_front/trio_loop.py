@@ -51,30 +51,32 @@ def is_done(task: Task) -> bool:
 class _Future:
     """What one task waits for."""
 
-    __slots__ = ("_is_done", "_task")
+    __slots__ = ("_is_done", "_result", "_task")
 
     def __init__(self) -> None:
         self._task: Task | None = None
         self._is_done = False
+        self._result: Any = None
 
     def done(self) -> bool:
         return self._is_done
 
     @enable_ki_protection
-    def set_result(self, _result: None) -> None:
+    def set_result(self, result: Any) -> None:
         """In the run of the task."""
-        self._is_done = True
+        self._result, self._is_done = result, True
         task, self._task = self._task, None
         if task is not None:
             reschedule(task)
 
-    def __await__(self) -> Generator[Any, Any, None]:
+    def __await__(self) -> Generator[Any, Any, Any]:
         return self._wait().__await__()
 
-    async def _wait(self) -> None:
+    async def _wait(self) -> Any:
         if not self._is_done:
             self._task = current_task()
             await wait_task_rescheduled(self._abort)
+        return self._result
 
     def _abort(self, _raise: object) -> Abort:
         self._task = None
