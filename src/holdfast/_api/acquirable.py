@@ -208,7 +208,7 @@ class AcquirableBase:
         asked = Asked()
         asked.lock, asked.token, asked.home, asked.me = self, token, home, me
         asked.code, asked.offset = code, offset
-        asked.turn = asked.kept = asked.record = asked.cancel = None
+        asked.turn = asked.kept = asked.record = None
         asked.runs = False
         return asked
 

@@ -39,7 +39,6 @@ class Held(Enterable[Any]):
 
     async def _obtain(self, frame: FrameType) -> Any:
         try:
-            # sync: return self._lock._acquire(0.0 if self._skip_if_held else self._timeout_s, None, frame)
             return await self._lock._acquire(0.0 if self._skip_if_held else self._timeout_s, frame)
         except (AlreadyHeld, AcquireTimeout) as error:
             if not self._skip_if_held:

@@ -42,17 +42,14 @@ class Acquirable(AcquirableBase, Generic[L]):
 
     _session: Session
 
-    # sync: def _acquire(self, timeout_s: float | None, cancel: Cancel | None, frame: Any, mark: str = "") -> L:
-    async def _acquire(self, timeout_s: float | None, frame: Any, mark: str = "") -> L:
+    async def _acquire(self, timeout_s: float | None, frame: Any, mark: str = "", cancel: Any = None) -> L:
         if hook.observer is not None:
             hook.observer.acquiring(self._name, self._label, timeout_s)
         # sync-add: if cancel is not None:
         # sync-add:     _check_cancel(cancel)
         session = self._session
         # sync-drop
-        if (
-            type(frame) is list
-        ):  # of an `Acquiring`: it holds the frame that enters it, or the one that awaits us is meant
+        if type(frame) is list:  # of an `Acquiring`: the frame that enters it, or else the one that awaits us is meant
             frame = frame.pop() if frame else sys._getframe(1)
         code, offset, frame = frame.f_code, frame.f_lasti, None
         driver = session.driver
@@ -67,8 +64,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         if (key := self._kept_as) is not None and driver.lease_cache.hears(key, driver.listening(key)):
             token += KEPT
         asked = self._asks_by(token, home, me, code, offset)
-        asked.timeout_s = timeout_s
-        # sync-add: asked.cancel = cancel
+        asked.timeout_s, asked.cancel = timeout_s, cancel
         asked.report = session.reports.begin(self._label, self._name, self._report_level)
         got: LeaseRecord | Grant | Busy | None = None
         told: BaseException | None = None

@@ -103,7 +103,7 @@ class Leasable(Acquirable[L], Enterable[L]):
         lock = self if deadlock_check is None else self._checking(deadlock_check)
         if on_wait is not None:
             lock = lock._telling(on_wait)
-        # sync: return lock._acquire(None if timeout is None else timeout_of(timeout), cancel, sys._getframe(1))
+        # sync: return lock._acquire(None if timeout is None else timeout_of(timeout), sys._getframe(1), "", cancel)
         return Acquiring(lock, None if timeout is None else timeout_of(timeout))
 
     def _telling(self, on_wait: Callable[[Waiting], object]) -> Self:
@@ -117,13 +117,11 @@ class Leasable(Acquirable[L], Enterable[L]):
     async def try_acquire(self) -> L | None:
         """Acquire it if it is free and has no waiters; None otherwise, at once."""
         try:
-            # sync: return self._acquire(0.0, None, sys._getframe(1))
             return await self._acquire(0.0, sys._getframe(1))
         except (AcquireTimeout, AlreadyHeld):
             return None
 
     def _obtain(self, frame: FrameType) -> Awaitable[L]:
-        # sync: return self._acquire(None, None, frame)
         return self._acquire(None, frame)
 
 

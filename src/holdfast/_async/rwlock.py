@@ -41,7 +41,7 @@ class ReadLease(Lease):
         if record.check_expired(clock()):
             raise self._ended("upgrade()")
         side = _Upgrade(self._session, record, self)
-        # sync: return side._acquire(timeout_of(timeout), cancel, sys._getframe(1))
+        # sync: return side._acquire(timeout_of(timeout), sys._getframe(1), "", cancel)
         return await side._acquire(timeout_of(timeout), sys._getframe(1))
 
 
@@ -68,12 +68,11 @@ class WriteLease(Lease):
         driver = self._driver
         try:
             driver.leaving[record.token] = record  # for one that closes the client meanwhile
-            if not driver.finish(record):
+            if not driver.schedule.finish(record):
                 raise self._ended("downgrade()")
             self._session.disown(self)
             record.report.released()
             side = _Downgrade(self._session, record)
-            # sync: return side._acquire(None, None, sys._getframe(1))
             return await side._acquire(None, sys._getframe(1))
         except BaseException:
             if record.half_released():

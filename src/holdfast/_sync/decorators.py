@@ -41,7 +41,7 @@ class Held(Enterable[Any]):
 
     def _obtain(self, frame: FrameType) -> Any:
         try:
-            return self._lock._acquire(0.0 if self._skip_if_held else self._timeout_s, None, frame)
+            return self._lock._acquire(0.0 if self._skip_if_held else self._timeout_s, frame)
         except (AlreadyHeld, AcquireTimeout) as error:
             if not self._skip_if_held:
                 raise

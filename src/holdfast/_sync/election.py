@@ -87,7 +87,7 @@ class Election(Enterable[Lease]):
         lock = self._lock if on_wait is None else self._lock._telling(on_wait)
         lease: Lease | None = None
         try:
-            lease = lock._acquire(timeout_of(timeout), cancel, sys._getframe(1))
+            lease = lock._acquire(timeout_of(timeout), sys._getframe(1), "", cancel)
             self._leads.won(self._session.me(), lease)
             return lease
         except BaseException:

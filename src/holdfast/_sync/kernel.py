@@ -42,7 +42,7 @@ class Acquirable(AcquirableBase, Generic[L]):
 
     _session: Session
 
-    def _acquire(self, timeout_s: float | None, cancel: Cancel | None, frame: Any, mark: str = "") -> L:
+    def _acquire(self, timeout_s: float | None, frame: Any, mark: str = "", cancel: Any = None) -> L:
         if hook.observer is not None:
             hook.observer.acquiring(self._name, self._label, timeout_s)
         if cancel is not None:
@@ -61,8 +61,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         if (key := self._kept_as) is not None and driver.lease_cache.hears(key, driver.listening(key)):
             token += KEPT
         asked = self._asks_by(token, home, me, code, offset)
-        asked.timeout_s = timeout_s
-        asked.cancel = cancel
+        asked.timeout_s, asked.cancel = timeout_s, cancel
         asked.report = session.reports.begin(self._label, self._name, self._report_level)
         got: LeaseRecord | Grant | Busy | None = None
         told: BaseException | None = None

@@ -72,7 +72,7 @@ class Leasable(Acquirable[L], Enterable[L]):
         lock = self if deadlock_check is None else self._checking(deadlock_check)
         if on_wait is not None:
             lock = lock._telling(on_wait)
-        return lock._acquire(None if timeout is None else timeout_of(timeout), cancel, sys._getframe(1))
+        return lock._acquire(None if timeout is None else timeout_of(timeout), sys._getframe(1), "", cancel)
 
     def _telling(self, on_wait: Callable[[Waiting], object]) -> Self:
         """The same, which tells that function what it waits for; in the queue on the server, by the protocol."""
@@ -85,12 +85,12 @@ class Leasable(Acquirable[L], Enterable[L]):
     def try_acquire(self) -> L | None:
         """Acquire it if it is free and has no waiters; None otherwise, at once."""
         try:
-            return self._acquire(0.0, None, sys._getframe(1))
+            return self._acquire(0.0, sys._getframe(1))
         except (AcquireTimeout, AlreadyHeld):
             return None
 
     def _obtain(self, frame: FrameType) -> L:
-        return self._acquire(None, None, frame)
+        return self._acquire(None, frame)
 
 
 class Lock(ExclusiveBase, Leasable[Lease]):

@@ -43,7 +43,7 @@ class ReadLease(Lease):
         if record.check_expired(clock()):
             raise self._ended("upgrade()")
         side = _Upgrade(self._session, record, self)
-        return side._acquire(timeout_of(timeout), cancel, sys._getframe(1))
+        return side._acquire(timeout_of(timeout), sys._getframe(1), "", cancel)
 
 
 class WriteLease(Lease):
@@ -69,12 +69,12 @@ class WriteLease(Lease):
         driver = self._driver
         try:
             driver.leaving[record.token] = record  # for one that closes the client meanwhile
-            if not driver.finish(record):
+            if not driver.schedule.finish(record):
                 raise self._ended("downgrade()")
             self._session.disown(self)
             record.report.released()
             side = _Downgrade(self._session, record)
-            return side._acquire(None, None, sys._getframe(1))
+            return side._acquire(None, sys._getframe(1))
         except BaseException:
             if record.half_released():
                 driver.spawn_release(record)  # it may never have begun
