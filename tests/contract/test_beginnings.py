@@ -67,7 +67,7 @@ class Stage:
         def behind(hold: Any) -> None:
             message, self.message = self.message, None
             if message is not None:
-                driver.notices.told(hold.token, message)
+                driver.client.notices.told(hold.token, message)
             watch(hold)
 
         driver.watch = behind

@@ -205,7 +205,7 @@ def test_a_lease_that_is_released_meanwhile_is_not_extended(
 
     def late(*args: Any) -> Any:
         order = extending(*args)
-        assert driver.finish(hold)  # another thread releases it here
+        assert driver.schedule.finish(hold)  # another thread releases it here
         return order
 
     monkeypatch.setattr(Schedule, "extending", late)

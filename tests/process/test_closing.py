@@ -424,7 +424,7 @@ def test_releases_that_are_cancelled_before_their_first_step(
         driver = locks._session.driver
         before = asyncio.all_tasks()
         for lease in leases:
-            driver.unwatch(lease._record)
+            driver.schedule.remove(lease._record)
             driver.spawn(lease._record.release())
         for server in driver.topology.nodes():
             link: Any = server.link

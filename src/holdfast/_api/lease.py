@@ -147,7 +147,7 @@ class LeaseBase:
         record, driver, session = self._record, self._driver, self._session
         text = handle_of(record, session.namespace)
         try:
-            if record.check_expired(clock()) or not driver.finish(record):
+            if record.check_expired(clock()) or not driver.schedule.finish(record):
                 raise self._ended("handle()")
             session.disown(self)
             if record.turn is not None:
@@ -169,7 +169,7 @@ class LeaseBase:
             vars(self)["_lost"]._fire("taken")
 
     def _unwatch(self) -> None:
-        self._driver.unwatch(self._record)
+        self._driver.schedule.remove(self._record)
         self._session.disown(self)
 
     def _acquired_at(self) -> str:

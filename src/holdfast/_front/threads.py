@@ -48,7 +48,7 @@ class ThreadsFront(Front):
     def _join(self, client: Client) -> None:
         super()._join(client)
         #: Where losses are told.
-        self.home = self.teller = Teller(partial(self.engine.call, self.engine.later, _AGAIN_S))
+        self.home = Teller(partial(self.engine.call, self.engine.later, _AGAIN_S))
         #: The threads that wait for each other here, or are about to.
         self.turning: set[int] = set()
         #: What the calling thread has of its own.
@@ -174,7 +174,7 @@ class ThreadsFront(Front):
     def _not_renewed(self, record: LeaseRecord) -> None:
         # At the end of the process, callers renew what is held.
         if not self.engine.runs() and threading.main_thread().is_alive():
-            if self.finish(record):
+            if self.schedule.finish(record):
                 self.run(quietly(record))
             raise CannotStartThread(str(self.engine.trouble))
 
@@ -192,4 +192,4 @@ class ThreadsFront(Front):
 
     def left(self) -> None:
         """End the thread for callbacks."""
-        self.teller.stop()
+        self.home.stop()

@@ -91,7 +91,7 @@ class Condition(Enterable[Lease]):
         again: LeaseRecord | None = None
         try:
             driver.leaving[record.token] = record  # for one that closes the client meanwhile
-            if not driver.finish(record):
+            if not driver.schedule.finish(record):
                 raise lease._ended("wait()")
             if record.turn is not None:
                 record.turn.lost()  # for waiters behind it inside of this client: it is not handed on there

@@ -232,7 +232,7 @@ class Lease(LeaseBase):
         held = True  # as far as is known
         try:
             driver.leaving[record.token] = record  # for one that closes the client meanwhile
-            if not driver.finish(record):
+            if not driver.schedule.finish(record):
                 return False
             session.disown(self)
             if record.turn is not None and record.hand_on(clock()):

@@ -91,7 +91,7 @@ class Agent(Closing, Listening):
         #: Whether the first request of an acquire can be sent alone: where keys move, a protocol has to follow them.
         self.can_ask = not moves
         self.schedule = Schedule(settings)
-        self.unwatch, self.finish = self.schedule.remove, self.schedule.finish
+        self.unwatch = self.schedule.remove
         self.contention = Contention(settings)
         #: Acquires that wait for each other here; leases that stay here after their release.
         self.lines = Lines(settings, guard, self.schedule.early)
