@@ -202,8 +202,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "what was not done with others is not asked alone",
             REQUESTS,
-            "                else:\n                    self._alone(member)\n",
-            "",
+            "                    self._alone(member)\n                elif",
+            "                    pass\n                elif",
         ),
         (
             "what the server refuses as a whole is not asked alone",
@@ -1706,7 +1706,12 @@ _API: tuple[Mutant, ...] = tuple(
                     "self.short_s or self._asks or",
                     "self.short_s or",
                 ),
-                ("the usual release is sent where there is a note", ACQUIRABLE, "usual and not self._noted", "usual"),
+                (
+                    "the usual release is sent where there is a note",
+                    ACQUIRABLE,
+                    "and self._asks and not self._noted",
+                    "and self._asks",
+                ),
                 ("a note is handed on", ACQUIRABLE, "hands_on and not self._noted and", "hands_on and"),
                 (
                     "a client that adopts a lease replaces its note",
