@@ -611,6 +611,32 @@ def test_what_the_server_refuses_as_a_whole_is_asked_alone(three: Three) -> None
     assert alone == members and not any(member.outcome for member in members)
 
 
+class Home:
+    """Where tasks wait; a signal handler raises when it is told for the first time."""
+
+    def __init__(self) -> None:
+        self.told: list[list[str]] = []
+
+    def answered(self, asks: Any) -> None:
+        self.told.append([ask.token for ask in asks])
+        if len(self.told) == 1:
+            raise KeyboardInterrupt
+
+
+def test_tasks_are_woken_where_the_thread_that_reads_for_them_was_interrupted(three: Three) -> None:
+    members, _, bundle = three
+    home = Home()
+    for member in members:
+        member.home = home
+    with pytest.raises(KeyboardInterrupt):
+        bundle.end([7, 8, 9], None)
+    bundle.end([7, 8, 9], None)  # by the engine, which hands out what had been read
+    assert home.told == [["t0", "t1", "t2"]] * 2
+    assert [member.outcome for member in members] == [([1, number], None) for number in (7, 8, 9)]
+    members[0].end(None, RequestFailed("broken", "no", "made", maybe_executed=True, transient=True))
+    assert home.told[2:] == [["t0"]] and members[0].outcome == ([1, 7], None), "told again, of what it was told before"
+
+
 @pytest.mark.parametrize("kind", ["broken", "silent", "closed", "nonsense"])
 def test_trouble_is_one_of_its_own_for_each(three: Three, kind: str) -> None:
     members, alone, bundle = three
