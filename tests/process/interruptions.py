@@ -311,7 +311,7 @@ def _unconfirmed(bench: Bench, name: str) -> None:
 
 def _stays(bench: Bench, name: str) -> None:
     lock = bench.locks.lock(name, cache_for=0.2)
-    if not bench.locks._session.driver.listening(lock._keys.lock):
+    if not bench.locks._session.driver.client.listening(lock._keys.lock):
         bench.locks._session.run(bench.locks._session.driver.lease_cache._listen(lock._keys.lock))
     with lock:
         pass

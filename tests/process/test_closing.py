@@ -314,7 +314,7 @@ def _releasing(client: Any, name: str) -> Callable[[], object]:
 def _taking_again(client: Any, name: str) -> Callable[[], object]:
     lock = client.lock(name, cache_for=20)
     client.lock(f"{name}-other", cache_for=1).acquire().release()  # opens the inbox
-    eventually(lambda: client._session.driver.listening(lock._keys.lock))
+    eventually(lambda: client._session.driver.client.listening(lock._keys.lock))
     lock.acquire().release()
     assert lock._keys.lock in client._session.driver.lease_cache
     acquire: Callable[[], object] = lock.acquire

@@ -188,7 +188,7 @@ class AcquirableBase:
     ) -> Protocol[Grant | Busy]:
         """The protocol that acquires. `sent`: its first request was sent already; `turn`: as of `OneServer.acquire`."""
         how = self._how
-        listening = not sent and how.listens and self._session.driver.listening(self._key)
+        listening = not sent and how.listens and self._session.driver.client.listening(self._key)
         return how.acquire(token, self._ttl_ms, timeout_s, listening, turn)  # type: ignore[no-any-return]
 
     def _ask_as_owner(

@@ -61,7 +61,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         if driver.closed:
             raise driver.closed_error()
         token = f"{driver.client_id}:{mark or self._mark}{self._noted}{me}:{next(session.sequence)}{self._ending}"
-        if (key := self._kept_as) is not None and driver.lease_cache.hears(key, driver.listening(key)):
+        if (key := self._kept_as) is not None and driver.lease_cache.hears(key, driver.client.listening(key)):
             token += KEPT
         asked = self._asks_by(token, home, me, code, offset)
         asked.timeout_s, asked.cancel = timeout_s, cancel

@@ -45,7 +45,7 @@ class _Gate(_Named):
         timeout_s, session = timeout_of(timeout), self._session
         token, declared = session.new_token(), (self._declared, self._retain_ms)
         acquisition = GateAcquisition(self._kind, self._keys, token, *declared, session.settings)
-        listening = session.driver.listening(acquisition.key)
+        listening = session.driver.client.listening(acquisition.key)
         got = wait_turn(session, self._kind.name, acquisition, timeout_s, listening, cancel)
         return isinstance(got, Grant)
 
