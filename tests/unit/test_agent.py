@@ -397,7 +397,7 @@ def test_a_renewal_that_was_answered_too_late_is_released(agent: Made) -> None:
 
 def test_an_acquire_comes_behind_a_release_that_is_not_waited_for(agent: Made) -> None:
     hold = lease(agent)
-    agent.finish(hold)
+    agent.schedule.finish(hold)
     turn = LockAcquisition(KEYS, "token", 30_000)
     undo = turn.undo(0, 1.0)
     agent.request(undo, 1.0, agent.releasing.sent(hold, undo.keys[0]))
@@ -469,7 +469,7 @@ def test_what_callers_release_by_themselves_is_waited_for_or_released(
     repeated: list[int] = []
     monkeypatch.setattr(agent, "front", SimpleNamespace(asking={}, leaving=leaving))
     monkeypatch.setattr(agent, "repeat_unconfirmed", lambda: repeated.append(len(leaving)))
-    assert agent.finish(hold)
+    assert agent.schedule.finish(hold)
     closed: list[bool] = []
     agent.close(closed.append)
     agent.passes(0.2)
