@@ -1,4 +1,4 @@
-"""Fronts: what each acquire reads of them is found fast."""
+"""Fronts: Python finds fast what each acquire reads of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import holdfast
 import holdfast.asyncio
 
 URL = "redis://127.0.0.1:1"
-#: CPython 3.11 keeps so many attributes in place (30, but for one or two that it reserves), and others in a dictionary.
+#: CPython 3.11 keeps 30 attributes in place, but for one or two that it reserves, and those of others in a dictionary.
 MOST = 28
 
 
