@@ -330,7 +330,7 @@ def test_closed_between_what_a_caller_does_with_a_lease_and_the_request_that_fol
 ) -> None:
     client: Any = holdfast.connect(valkey_server.url, ttl=60)
     act, driver = begin(client, unique_name), client._session.driver
-    owner, step = (CachedLease, "take") if begin is _taking_again else (driver, "finish")
+    owner, step = (CachedLease, "take") if begin is _taking_again else (driver.schedule, "finish")
     done = getattr(owner, step)
 
     def closed_behind(*args: Any) -> bool:
