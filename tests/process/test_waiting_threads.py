@@ -38,10 +38,10 @@ _API = ThreadsApi()
 class Crowd:
     """One client whose threads wait, and another that holds what they wait for."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, stretch_s: float = DEFAULT.stretch_s) -> None:
         self.url = url
         self.redis: Any = redis.Redis.from_url(url)
-        settings = DEFAULT._replace(claim_ms=int(_LONG_S * 1000), recheck_max_s=_LONG_S)
+        settings = DEFAULT._replace(claim_ms=int(_LONG_S * 1000), recheck_max_s=_LONG_S, stretch_s=stretch_s)
         self.locks = holdfast.Client(redis.Redis.from_url(url), ttl=_LONG_S, _settings=settings)
         self.other = holdfast.Client(redis.Redis.from_url(url), ttl=_LONG_S, _settings=settings)
         self.held: dict[str, Any] = {}
@@ -267,3 +267,30 @@ def test_a_holder_hears_when_no_thread_waits_any_more(crowd: Crowd, waited_s: fl
     crowd.other.break_(name, reason="to be heard")
     assert lease.lost.wait(_SOON_S)
     assert "to be heard" in str(lease.lost.reason)
+
+
+def test_what_is_pushed_to_one_is_looked_after_without_its_call(
+    valkey_server: embedded.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which would wake the engine once more in each turn; and it does not wake for what was held before."""
+    crowd = Crowd(valkey_server.url, stretch_s=2.0)
+    with contextlib.closing(crowd):
+        client, name = crowd.locks._session.driver.client, crowd.taken()
+        acts: list[Any] = []
+        client.schedule.look_s = float("inf")
+        crowd.locks.lock(unique("reader")).acquire().release()
+        assert client.attends_at is not None
+        waiting = crowd.wait(name)
+        eventually(lambda: client.attends_at is None, "nothing is held")
+        call = client.engine.call
+
+        def noted(act: Any, *args: Any) -> None:
+            acts.append(act)
+            call(act, *args)
+
+        monkeypatch.setattr(client.engine, "call", noted)
+        crowd.held.pop(name).release()
+        lease = waiting.result(_SOON_S)
+        assert client.arm not in acts
+        eventually(lambda: lease._record.short_s == 0.0, "it was stretched")
+        lease.release()

@@ -78,6 +78,8 @@ class Client(Agent):
         super().__init__(client_id, inboxes, settings, threading.RLock(), one_place=one_place, moves=moves)
         self._perform |= {Tell: self._tell, Listen: self._listen, AwaitWake: self._await_wake}
         self._is_sharded = is_sharded(client_id)
+        #: When a lease that begins short is looked after, at the earliest.
+        self._short_s = settings.stretch_s * (1 - settings.renew_jitter)
         #: How often an inbox has ended.
         self._breaks = 0
         self.missing_inbox = self._missing
@@ -245,6 +247,9 @@ class Client(Agent):
         if message[:1] == [b"sunsubscribe"] and type(message[1]) is bytes:
             self.inbox_broke((server, message[1].decode("utf-8", "replace")))  # its slot is elsewhere
         else:
+            if self.attends_at is None:
+                # A lease that is pushed begins short: else its caller would wake us to have it looked after.
+                self.arm(self.now() + self._short_s)
             self.heard(message)
 
     def _deaf(self, server: Server, is_torn: bool) -> None:
@@ -277,6 +282,8 @@ class Client(Agent):
     def _await_wake(self, task: Task, effect: AwaitWake) -> Any:
         if self.queueing and (queued := self.queueing.pop(effect.token, None)) is not None:
             queued.queued()
+        if self.attends_at is not None:
+            self.disarm()
         return self.inboxes.await_wake(task, effect)
 
     def _tell(self, task: Task, effect: Tell) -> Any:
