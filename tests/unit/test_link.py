@@ -1056,7 +1056,7 @@ def test_of_many_idle_connections_some_are_kept(server: Server) -> None:
 
 
 def test_idle_connections_go_with_the_shared_one(server: Server) -> None:
-    """It has ended, or hangs: they lead where another server may be in charge now, and each would cost its time."""
+    """Where that has ended, or hangs, they would cost each request its time, or lead to a server that was replaced."""
     connected(server)
     idle, used = taken(server, 2)
     done(server.engine, server.give, idle)

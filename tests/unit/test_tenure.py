@@ -395,7 +395,7 @@ def test_a_lease_that_follows_is_as_one_that_is_made(pushed_until: float | None)
 
 @pytest.mark.parametrize("pushed_until", [None, 2.0])
 def test_a_lease_that_follows_has_its_own_max_hold(pushed_until: float | None) -> None:
-    """It ended with that of the one before, as expired, and was not renewed before."""
+    """One ended by that of the lease before, as expired, and was not renewed until then."""
     line, second, third, _ = marked(lines())
     granted = Grant(1, 0.0, until=pushed_until)
     granted.turn = second
