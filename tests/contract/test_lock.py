@@ -6,6 +6,8 @@ import math
 import os
 import pickle
 import socket
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -288,6 +290,41 @@ def test_max_hold(locks: Any, raw: Any, unique_name: str) -> None:
     with pytest.raises(holdfast.LeaseLost):
         lease.ensure_held()
     eventually(lambda: not raw.exists(key(unique_name)))
+
+
+#: What `max_hold` ends long before the server would.
+ENDING: dict[str, Callable[[Any, str], Any]] = {
+    "lock": lambda locks, name: locks.lock(name, ttl=60, max_hold=0.2),
+    "lock that stays": lambda locks, name: locks.lock(name, ttl=60, max_hold=0.2, cache_for=20),
+    "reader": lambda locks, name: locks.rwlock(name, ttl=60, max_hold=0.2).read(),
+    "writer": lambda locks, name: locks.rwlock(name, ttl=60, max_hold=0.2).write(),
+    "several": lambda locks, name: locks.multilock(name, f"{name}-b", ttl=60, max_hold=0.2),
+}
+
+
+@pytest.mark.parametrize("what", ENDING)
+def test_others_get_in_when_max_hold_has_ended_a_lease(locks: Any, others: Any, unique_name: str, what: str) -> None:
+    """The rest of the ttl is for holders that cannot release."""
+    lease = ENDING[what](locks, unique_name).acquire()
+    others.lock(unique_name).acquire(timeout=50).release()
+    assert lease.lost.reason == "max_hold"
+    with pytest.raises(holdfast.LeaseLost):
+        lease.release()
+
+
+def test_a_release_that_finds_the_end_of_max_hold_releases(locks: Any, raw: Any, unique_name: str) -> None:
+    lease = locks.lock(unique_name, ttl=60, max_hold=0.05).acquire()
+    eventually(lambda: not lease.held)
+    with pytest.raises(holdfast.LeaseLost):
+        lease.release()
+    eventually(lambda: not raw.exists(key(unique_name)))
+
+
+def test_what_is_to_stay_for_longer_than_max_hold_stays(locks: Any, raw: Any, unique_name: str) -> None:
+    lease = locks.lock(unique_name, ttl=60, max_hold=0.05, at_least=30).acquire()
+    assert lease.lost.wait(30) and lease.lost.reason == "max_hold"
+    time.sleep(0.5)
+    assert raw.get(key(unique_name)) == lease.token
 
 
 def test_extend_is_absolute(locks: Any, raw: Any, unique_name: str) -> None:

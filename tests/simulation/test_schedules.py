@@ -295,7 +295,8 @@ def bounded(world: World) -> None:
         except holdfast.LeaseLost:
             pass
 
-    leave(world, clients, crowd(world, clients, act), 6.0)  # its ttl, where `max_hold` has ended it
+    outlasts = options["at_least"] and options["at_least"] > options["max_hold"]
+    leave(world, clients, crowd(world, clients, act), 6.0 if outlasts else 1.0)
     assert {lease.lost.reason for lease in watcher.leases} <= {None, "max_hold", "expired"}
     watcher.final()
 

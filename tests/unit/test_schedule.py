@@ -95,6 +95,32 @@ def test_the_end_of_a_short_lease_is_known_in_time_where_all_are_looked_at() -> 
     assert schedule.due(hold.deadline) == [] and hold.reason == "max_hold"
 
 
+@pytest.mark.parametrize("found", ["when it is due", "before it is planned", "while it is renewed", "by a renewal"])
+def test_what_max_hold_has_ended_is_to_be_released(found: str) -> None:
+    schedule = Schedule()
+    outlasted: list[LeaseRecord] = []
+    schedule.outlasts = outlasted.append
+    hold, other = hold_of(300, 5.0, max_hold_ms=400), hold_of(200, 5.0)
+    for each in (hold, other):
+        schedule.add(each, 0.0)
+    if found == "before it is planned":
+        assert hold.check_expired(6.0)
+    elif found != "when it is due":
+        assert hold in schedule.due(5.11)
+    if found == "by a renewal":
+        schedule.failed(hold, 6.0, 0.5)
+    assert schedule.due(6.0) == [] and outlasted == [hold], "and not what has expired"
+
+
+def test_what_max_hold_has_ended_stays_that_is_to_be_kept_for_longer() -> None:
+    schedule = Schedule()
+    schedule.outlasts = lambda record: pytest.fail(f"{record} is released")
+    hold = hold_of(10_000, 5.0, max_hold_ms=50)
+    hold.kept_until = 9.0
+    schedule.add(hold, 0.5)
+    assert schedule.due(8.0) == [] and hold.reason == "max_hold"
+
+
 @given(TTLS, TIMES, FRACTIONS, FRACTIONS)
 def test_a_failed_renewal_is_tried_again_while_validity_lasts(
     ttl_ms: int, sent_at: float, jitter: float, when: float

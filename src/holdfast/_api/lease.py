@@ -169,7 +169,8 @@ class LeaseBase:
             vars(self)["_lost"]._fire("taken")
 
     def _unwatch(self) -> None:
-        self._driver.schedule.remove(self._record)
+        if self._record.reason != "max_hold":  # else it is released when that is found
+            self._driver.schedule.remove(self._record)
         self._session.disown(self)
 
     def _acquired_at(self) -> str:

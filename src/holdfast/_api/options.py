@@ -183,8 +183,8 @@ class LeaseOptions(TypedDict, total=False):
     `ttl`: lease duration in seconds (0.01 up to a year; 30 unless the client says otherwise): a holder that dies blocks
     others for this long at most.
     `renew`: extend the lease in the background while it is held (True).
-    `max_hold`: seconds after which it is no longer renewed and ends by itself, as a guard against a holder that hangs;
-    None: no limit.
+    `max_hold`: seconds after which it is no longer renewed, ends by itself and is released, as a guard against a holder
+    that hangs; None: no limit.
     `at_least`: seconds for which it stays held, however soon it is released: then only its ttl is cut to what is
     left of them (or to a second, if less is left), and it is no longer renewed. For jobs that run once a tick in
     many places, and do not wait: `try_acquire`, `skip_if_held`. Waiters get in later, when they next look. None:

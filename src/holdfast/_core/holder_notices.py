@@ -59,6 +59,7 @@ class HolderNotices:
         self._again_at = float("inf")
         driver.schedule.look_s = LOOK_S
         driver.schedule.meets = self._meet
+        driver.schedule.outlasts = lambda record: self._soon(self._let_go(record))
 
     def look(self, now: float) -> None:
         """Have an inbox open for leases that were held for a while. Does not wait."""
@@ -167,7 +168,7 @@ class HolderNotices:
         self._soon(self._let_go(record))
 
     async def _let_go(self, record: LeaseRecord) -> None:
-        """Release what was broken, when those that are told of it have done what they do."""
+        """Release what was broken, or has to end, when those that are told of it have done what they do."""
         until = await Now() + _TOLD_S
         while not self._driver.has_told(record) and await Now() < until:
             await Sleep(_TOLD_LOOK_S)

@@ -47,6 +47,8 @@ class Schedule:
         self.hears_since = float("-inf")
         self.meets: Callable[[LeaseRecord], None] = lambda record: None
         self.outlived: list[LeaseRecord] = []
+        #: Called with those that `max_hold` has ended: the server keeps them for longer.
+        self.outlasts: Callable[[LeaseRecord], None] = lambda record: None
         # With the record's key, not the record: the garbage collector goes through tuples that refer to objects, again
         # and again where leases are many and renewed all the time.
         self._heap: list[tuple[float, int, int]] = []
@@ -106,7 +108,7 @@ class Schedule:
             if record.alive:
                 self._plan(record, self._renew_at(record, jitter))
             else:
-                self._live.pop(key, None)  # released while it was in neither
+                self._over(record, now)  # ended while it was in neither
         for record in young:
             new[id(record)] = record
             if not record.alive:
@@ -127,6 +129,11 @@ class Schedule:
         key = id(record)
         if self._new.pop(key, None) is None:
             self._live.pop(key, None)
+
+    def _over(self, record: LeaseRecord, now: float) -> None:
+        self.remove(record)
+        if record.reason == "max_hold" and now >= record.kept_until:
+            self.outlasts(record)
 
     def next_at(self) -> float | None:
         """The next moment at which `due` has something to look at, or None."""
@@ -165,7 +172,7 @@ class Schedule:
                     break
                 heapq.heappop(heap)
                 if record.check_expired(now):
-                    self.remove(record)
+                    self._over(record, now)
                 elif key in asked or not record.renews or record.renewal_ttl_ms(now) is None:
                     self._plan(record, record.deadline)
                 elif record.lease is not None and record.lease() is None:
@@ -190,7 +197,7 @@ class Schedule:
             if live.get(key) is not record:
                 del asked[key]  # released before it was asked for
             elif record.check_expired(now):
-                self.remove(record)
+                self._over(record, now)
             else:
                 until = min(until, record.deadline)
         self._asked_until = until
@@ -224,7 +231,7 @@ class Schedule:
         if id(record) not in self._live:
             return
         if record.check_expired(now):
-            self.remove(record)
+            self._over(record, now)
             return
         if sent_at is not None and record.renew_from > sent_at:
             self._plan(record, self._renew_at(record, jitter))
