@@ -207,6 +207,29 @@ def test_one_that_has_left_is_passed_over() -> None:
     assert back is not None and back.token == "a:1:0" and not of, "the last one gives it back"
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_two_that_look_for_the_next_one_drop_none_that_waits(others: int) -> None:
+    """One releases, while another thread has its turn leave: as when the client is closed meanwhile."""
+
+    class Leaving(LocalWaiter):
+        looked = False
+
+        @property
+        def over(self) -> bool:  # type: ignore[override]
+            if not self.looked:
+                self.looked = True
+                assert self.line is not None and self.line.successor() is (turns[1] if others else None)
+            return True
+
+    of = lines()
+    first, leaving = joined(of, "a:1:1"), Leaving("a:1:2", 0.0)
+    hold(first)
+    leaving.join(of, "lock")
+    turns = [first, *(joined(of, f"a:2:{number}") for number in range(others))]
+    assert first.hand_on(0.0) is bool(others)
+    assert turns[-1].is_called()
+
+
 @pytest.mark.parametrize("followed", [False, True])
 def test_what_a_turn_holds_that_leaves_is_passed_or_given_back(followed: bool) -> None:
     """A client is closed while it is granted: the thread leaves, and the one that closes takes it to be handed on."""

@@ -176,10 +176,13 @@ class Line:
     def successor(self) -> LocalWaiter | None:
         waiters = self.waiters
         while waiters:
-            first = waiters[0]
-            if first is not self.owner and not first.over:
-                return first
-            waiters.popleft()
+            try:
+                first = waiters[0]
+                if first is not self.owner and not first.over:
+                    return first
+                waiters.remove(first)  # that one: another thread may have taken it out
+            except (IndexError, ValueError):
+                pass
         return None
 
     def behind(self) -> int:
