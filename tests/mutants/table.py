@@ -1486,12 +1486,12 @@ CIRCLES: tuple[Mutant, ...] = tuple(
         (
             "a waiter does not say what it holds",
             DETECTING,
-            "held, where = tuple(self.held(token)), ",
-            "held, where = (), ",
+            "self.every_s, self.witness.held(token))",
+            "self.every_s, ())",
         ),
-        ("one that does not look says nothing", NOTING, "held = self.held(acquisition.token)", "held = ()"),
+        ("one that does not look says nothing", NOTING, "if held := self.held(acquisition.token):", "if held := ():"),
         ("a note is gone at once", NOTING, "int(every_s * 3000) + 10_000", "1"),
-        ("a note is of another waiter", NOTING, "note_key(namespace, acquisition.token)", 'note_key(namespace, "")'),
+        ("a note is of another waiter", NOTING, "note_key(self.namespace, token)", 'note_key(self.namespace, "")'),
         ("one that waits is stuck", DEADLOCKS, "if len(edges) == len(those):", "if True:"),
         (
             "one holder of a semaphore is all",
