@@ -8,7 +8,7 @@ from typing import Any
 from holdfast._core import multilock
 from holdfast._core.effects import Call, Protocol
 from holdfast._core.failure import RequestFailed
-from holdfast._core.waiting import Busy, Grant
+from holdfast._core.waiting import Busy, Grant, wait_for
 from holdfast.errors import LeaseLost
 from sim.driver import Process
 from sim.network import Node, Request
@@ -42,19 +42,21 @@ class MultiLock(Locks):
         locks = rng.sample(self.things, rng.choice((2, 2, 3)))
         ttl_ms, timeout_s, token = self.ttl_ms(), self.timeout_s(), process.token()
         all_keys = [lock.keys for lock in locks]
-        turns = multilock.turns_for(all_keys, not self.apart, token, ttl_ms, process.settings, options.sync)
+        turn = multilock.turn_for(all_keys, not self.apart, token, ttl_ms, process.settings, options.sync)
 
         def start(timeout_s: float | None, sent: bool) -> Protocol[Grant | Busy]:
-            listening = not sent and process.listening(turns[0].key)
-            return multilock.acquire(turns, timeout_s, listening=listening)
+            if isinstance(turn, multilock.SeveralTurns):
+                return turn.acquire(timeout_s)
+            return wait_for(turn, timeout_s, listening=not sent and process.listening(turn.key))
 
         self.asks("MultiLock", timeout_s)
-        asking = self.first(process, turns[0], timeout_s, start) if len(turns) == 1 else start(timeout_s, False)
+        several = isinstance(turn, multilock.SeveralTurns)
+        asking = start(timeout_s, False) if several else self.first(process, turn, timeout_s, start)
         got = await self.ask(process, locks, token, asking)
         if got is None:
             return
         name = " + ".join(keys.name for keys in all_keys)
-        record = multilock.make_record(turns, name, got)
+        record = turn.make_record(name, got)
         if rng.random() >= 0.8:
             record.stop_renewing()
         if rng.random() < 0.1:

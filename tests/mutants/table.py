@@ -1012,8 +1012,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "some locks of several are kept when the rest fails",
                 MULTILOCK,
-                "        if not complete:\n            for acquisition in held:",
-                "        if not complete:\n            for acquisition in held[:0]:",
+                "            if not complete:\n                for turn in held:",
+                "            if not complete:\n                for turn in held[:0]:",
             ),
             (
                 "a repeated request for several shortens",

@@ -353,10 +353,13 @@ async def several(story: Story, together: bool = True, waits: bool = False) -> N
     token = world.token()
     if waits:
         busy_then_free(story, "acquire", SEVERAL[1].all, f"{OTHER_ID}:1:98")
-    turns = multilock.turns_for(SEVERAL, together, token, TTL_MS, world.settings)
+    turn = multilock.turn_for(SEVERAL, together, token, TTL_MS, world.settings)
     story.ended.append(token)
     try:
-        grant = await granted(multilock.acquire(turns, None, listening=waits))
+        if isinstance(turn, multilock.SeveralTurns):
+            grant = await granted(turn.acquire(None))
+        else:
+            grant = await granted(wait_for(turn, None, listening=waits))
     except RequestFailed:
         assert not together
         return  # what is held of some slots was not extended: all is given back
@@ -365,7 +368,7 @@ async def several(story: Story, together: bool = True, waits: bool = False) -> N
         ends = [_mine(keys.lock, token)(server) for keys in SEVERAL]
         return [end for each in ends for end in each] if all(ends) else []
 
-    hold = multilock.make_record(turns, "a + b", grant)
+    hold = turn.make_record("a + b", grant)
     story.hold(hold, until_ms, rival("acquire", SEVERAL[1].all, f"{OTHER_ID}:1:99"))
     await story.life(hold)
     await story.let_go(hold)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from functools import partial
 from types import CodeType
@@ -162,8 +162,8 @@ class AcquirableBase:
         """Lease duration, s."""
         return self._ttl_ms / 1000
 
-    def _by_turns(self, key: str, make: Callable[..., Sequence[Any]]) -> None:
-        """Have it acquired by the turns that `make` makes, as `ByTurns`."""
+    def _by_turns(self, key: str, make: Callable[..., Any]) -> None:
+        """Have it acquired by the turn that `make` makes, as `ByTurns`."""
         with importing:
             from holdfast._core.by_turns import ByTurns
         session, options = self._session, self._options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from holdfast._api.acquirable import AcquirableBase
@@ -21,7 +22,7 @@ class Side(AcquirableBase):
     def __init__(self, session: Any, name: str, options: Options) -> None:
         super().__init__(session, name, options)
         keys = lock_keys(session.namespace, name)
-        self._by_turns(keys.lock, lambda *how: [rwlock.RWAcquisition(keys, *how)])
+        self._by_turns(keys.lock, partial(rwlock.RWAcquisition, keys))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}: ttl {self.ttl:g} s>"
@@ -67,7 +68,7 @@ class Downgrading(_Change):
         self._writer = writer
 
     def _ask(self, token: str, *_: Any, **__: Any) -> Protocol[Grant | Busy]:
-        (writer,), (reader,) = (self._how.turns(each, self._ttl_ms) for each in (self._writer.token, token))
+        writer, reader = (self._how.turn(each, self._ttl_ms) for each in (self._writer.token, token))
         writer.stray = self._writer.stray
         return rwlock.downgrade(writer, reader)
 

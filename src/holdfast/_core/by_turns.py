@@ -1,12 +1,12 @@
-"""What is acquired by one `Acquisition`, or several one after the other, with the methods of `Exclusive`."""
+"""What is acquired by an `Acquisition`, with the methods of `Exclusive`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from holdfast._core import multilock
 from holdfast._core.effects import Call, Protocol
+from holdfast._core.multilock import SeveralTurns
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import Sync
 from holdfast._core.settings import Settings
@@ -17,7 +17,7 @@ __all__ = ["ByTurns"]
 
 
 class ByTurns:
-    """`make`: the turns of a token and a ttl, with settings and `sync`, in the order of taking.
+    """`make`: the turn of a token and a ttl, with settings and `sync`.
 
     The others are as of `Exclusive`.
     """
@@ -26,7 +26,7 @@ class ByTurns:
 
     listens = True
 
-    def __init__(self, name: str, make: Callable[..., Sequence[Any]], settings: Settings, sync: Sync) -> None:
+    def __init__(self, name: str, make: Callable[..., Any], settings: Settings, sync: Sync) -> None:
         self.name = name
         self.make = make
         self.settings = settings
@@ -36,23 +36,22 @@ class ByTurns:
         self.checks: Callable[[], Any] | None = None
         self.witness: Any = None
 
-    def turns(self, token: str, ttl_ms: int) -> Sequence[Any]:
+    def turn(self, token: str, ttl_ms: int) -> Any:
         return self.make(token, ttl_ms, self.settings, self.sync)
 
     def acquire(
         self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: LocalWaiter | None = None
     ) -> Protocol[Grant | Busy]:
-        turns = self.turns(token, ttl_ms)
-        for each in turns:
-            each.renews, each.most_waiting = self.renews, self.most_waiting
-            each.check = self.witness if self.checks is None else self.checks()
-        if len(turns) > 1:
-            return multilock.acquire(turns, timeout_s, listening=listening)
-        return wait_for(turns[0], timeout_s, listening=listening)
+        asks = self.turn(token, ttl_ms)
+        asks.renews, asks.most_waiting = self.renews, self.most_waiting
+        asks.check = self.witness if self.checks is None else self.checks()
+        if isinstance(asks, SeveralTurns):
+            return asks.acquire(timeout_s)
+        return wait_for(asks, timeout_s, listening=listening)
 
     def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
-        first, *more = self.turns("", ttl_ms)
-        if more or self.sync is not None:
+        first = self.turn("", ttl_ms)
+        if self.sync is not None or isinstance(first, SeveralTurns):
             return None
         request_timeout_s = request_timeout_for(ttl_ms, self.settings)
         return first.ask(False, 0, request_timeout_s), first.undo(0, request_timeout_s)
@@ -61,8 +60,7 @@ class ByTurns:
         return None, None  # they go alone
 
     def make_record(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
-        return multilock.make_record(self.turns(token, ttl_ms), self.name, grant)
+        return self.turn(token, ttl_ms).make_record(self.name, grant)  # type: ignore[no-any-return]
 
     def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:
-        turns = self.turns(token, ttl_ms)
-        return turns[0].give_back() if len(turns) == 1 else multilock.give_back(turns)
+        return self.turn(token, ttl_ms).give_back()  # type: ignore[no-any-return]

@@ -13,7 +13,6 @@ common fencing token, and only then does it count.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from holdfast._core.effects import CallMany, Now, Spawn
@@ -27,7 +26,7 @@ from holdfast._core.validity import deadline
 from holdfast._core.waiting import Acquisition, Args, Busy, Grant, request_timeout_for, wait_for
 from holdfast.errors import LeaseLost
 
-__all__ = ["MULTI", "MultiAcquisition", "acquire", "give_back", "group", "make_record", "release", "renew", "turns_for"]
+__all__ = ["MULTI", "MultiAcquisition", "SeveralTurns", "group", "turn_for"]
 
 #: What the owner in the token of a multilock begins with, for those who look.
 MULTI = "m."
@@ -92,57 +91,93 @@ class MultiAcquisition(Acquisition):
             raise LeaseLost(self.key, "expired")
 
 
-def turns_for(
-    all_keys: Sequence[LockKeys],
-    together: bool,
-    token: str,
-    ttl_ms: int,
-    settings: Settings = DEFAULT,
-    sync: Sync = None,
-) -> list[MultiAcquisition]:
-    turns: list[MultiAcquisition] = []
-    for keys in group(all_keys, together):
-        turn = MultiAcquisition(keys, token, ttl_ms, settings, sync)
-        turn.earlier = turns[:]
-        turns.append(turn)
-    return turns
+class SeveralTurns(MultiAcquisition):
+    """The turn to hold locks of several slots: that of each slot, one after the other."""
+
+    __slots__ = ("turns",)
+
+    def __init__(self, groups: Sequence[Sequence[LockKeys]], token: str, ttl_ms: int, *how: Any) -> None:
+        super().__init__([keys for group in groups for keys in group], token, ttl_ms, *how)
+        self.turns: list[MultiAcquisition] = []
+        for locks in groups:
+            turn = MultiAcquisition(locks, token, ttl_ms, *how)
+            turn.earlier = self.turns[:]
+            self.turns.append(turn)
+
+    async def acquire(self, timeout_s: float | None) -> Grant | Busy:
+        """Take all turns in their order, waiting `timeout_s` in all.
+
+        Raises `LeaseLost` when one was lost while waiting for another.
+        """
+        began_at = await Now()
+        held: list[MultiAcquisition] = []
+        complete = False
+        try:
+            fence = 0
+            stray = False
+            for turn in self.turns:
+                turn.renews, turn.check, turn.most_waiting = self.renews, self.check, self.most_waiting
+                left_s = timeout_s
+                if held and timeout_s:
+                    left_s = max(0.0, began_at + timeout_s - await Now())
+                got = await wait_for(turn, left_s)
+                if isinstance(got, Busy):
+                    return Busy(got.holder, await Now() - began_at)
+                held.append(turn)
+                stray = stray or got.stray
+                fence = max(fence, got.fence)
+            asked_at, ttl_ms = await Now(), self.ttl_ms
+            if not await _all_extended(held, ttl_ms, fence) or await Now() >= deadline(asked_at, ttl_ms):
+                raise LeaseLost(self.key, "expired")
+            complete = True
+            return Grant(fence, asked_at, None, stray)
+        finally:
+            if not complete:
+                for turn in held:
+                    await Spawn(turn.give_back())
+
+    def make_record(self, name: str, grant: Grant) -> LeaseRecord:
+        for turn in self.turns:
+            turn.stray = grant.stray
+        return super().make_record(name, grant)
+
+    async def renew(self, ttl_ms: int, order: Order = RENEWAL) -> int:
+        for turn in self.turns:
+            turn.ttl_ms = max(turn.ttl_ms, ttl_ms)  # how long a give-back may have to be tried
+        return await _all_extended(self.turns, ttl_ms, 0, order)
+
+    async def release(self, sure_until: float | None = None) -> bool:
+        """Release all: False when one was not held any more. Raises the last `RequestFailed`, when all were tried."""
+        held = True
+        failure: RequestFailed | None = None
+        left = self.turns[:]
+        try:
+            while left:
+                turn = left.pop()
+                try:
+                    held = await turn.release() and held
+                except RequestFailed as problem:
+                    failure = problem
+        finally:
+            for turn in left:
+                await Spawn(turn.give_back())
+        if failure is not None:
+            raise failure
+        return held
+
+    async def give_back(self) -> None:
+        for turn in self.turns:
+            await Spawn(turn.give_back())
 
 
-async def acquire(
-    turns: Sequence[MultiAcquisition], timeout_s: float | None, *, listening: bool = False
-) -> Grant | Busy:
-    """Take all turns in their order, waiting `timeout_s` in all.
-
-    Raises `LeaseLost` when one was lost while waiting for another.
-    """
-    if len(turns) == 1:
-        return await wait_for(turns[0], timeout_s, listening=listening)
-    began_at = await Now()
-    held: list[MultiAcquisition] = []
-    complete = False
-    try:
-        fence = 0
-        stray = False
-        for acquisition in turns:
-            left_s = timeout_s
-            if held and timeout_s:
-                left_s = max(0.0, began_at + timeout_s - await Now())
-            got = await wait_for(acquisition, left_s)
-            if isinstance(got, Busy):
-                return Busy(got.holder, await Now() - began_at)
-            held.append(acquisition)
-            stray = stray or got.stray
-            fence = max(fence, got.fence)
-        ttl_ms = turns[0].ttl_ms
-        asked_at = await Now()
-        if not await _all_extended(held, ttl_ms, fence) or await Now() >= deadline(asked_at, ttl_ms):
-            raise LeaseLost(turns[0].key, "expired")
-        complete = True
-        return Grant(fence, asked_at, None, stray)
-    finally:
-        if not complete:
-            for acquisition in held:
-                await Spawn(acquisition.give_back())
+def turn_for(all_keys: Sequence[LockKeys], together: bool, token: str, ttl_ms: int, *how: Any) -> MultiAcquisition:
+    """Make the turn to hold all of them. `how`: as of `Acquisition`."""
+    groups = group(all_keys, together)
+    return (
+        MultiAcquisition(groups[0], token, ttl_ms, *how)
+        if len(groups) == 1
+        else SeveralTurns(groups, token, ttl_ms, *how)
+    )
 
 
 async def _all_extended(turns: Sequence[MultiAcquisition], ttl_ms: int, fence: int, order: Order = RENEWAL) -> int:
@@ -172,51 +207,3 @@ async def _all_extended(turns: Sequence[MultiAcquisition], ttl_ms: int, fence: i
             if last or not isinstance(sync, Replicas):
                 raise  # else: there are more replicas than we knew
     raise AssertionError
-
-
-async def renew(turns: Sequence[MultiAcquisition], ttl_ms: int, order: Order = RENEWAL) -> int:
-    """Extend all: 0 when one is not held any more, as `Acquisition.renew`."""
-    if len(turns) == 1:
-        return await turns[0].renew(ttl_ms, order)
-    for acquisition in turns:
-        acquisition.ttl_ms = max(acquisition.ttl_ms, ttl_ms)  # how long a give-back may have to be tried
-    return await _all_extended(turns, ttl_ms, 0, order)
-
-
-def make_record(turns: Sequence[MultiAcquisition], name: str, grant: Grant) -> LeaseRecord:
-    first = turns[0]
-    if len(turns) == 1:
-        return first.make_record(name, grant)
-    for acquisition in turns:
-        acquisition.stray = grant.stray
-    extend, let_go = partial(renew, turns), partial(release, turns)
-    held = LeaseRecord(name, first.token, grant.fence, first.ttl_ms, grant.sent_at, extend, let_go)
-    held.stray = grant.stray
-    held.places = tuple(keys for acquisition in turns for keys in acquisition.locks)
-    return held
-
-
-async def release(turns: Sequence[MultiAcquisition]) -> bool:
-    """Release all: False when one was not held any more. Raises the last `RequestFailed`, after having tried all."""
-    held = True
-    failure: RequestFailed | None = None
-    left = list(turns)
-    try:
-        while left:
-            acquisition = left.pop()
-            try:
-                held = await acquisition.release() and held
-            except RequestFailed as problem:
-                failure = problem
-    finally:
-        for acquisition in left:
-            await Spawn(acquisition.give_back())
-    if failure is not None:
-        raise failure
-    return held
-
-
-async def give_back(turns: Sequence[MultiAcquisition]) -> None:
-    """Undo whatever an acquire has done or may still do."""
-    for acquisition in turns:
-        await Spawn(acquisition.give_back())

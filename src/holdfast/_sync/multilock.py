@@ -37,7 +37,7 @@ class MultiLock(Leasable[Lease]):
         self._owned_as = tuple(f"lock:{name}" for name in names)
         all_keys, together = [lock_keys(session.namespace, name) for name in names], not session.moves
         first = multilock.group(all_keys, together)[0][0]
-        self._by_turns(first.lock, partial(multilock.turns_for, all_keys, together))
+        self._by_turns(first.lock, partial(multilock.turn_for, all_keys, together))
 
     @property
     def names(self) -> tuple[str, ...]:
