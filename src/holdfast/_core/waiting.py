@@ -114,7 +114,7 @@ def granted(reply: Reply, asked_at: float, now: float, ttl_ms: int) -> Grant | N
     """The grant behind an answer that came `now`; None where it grants nothing that may still be trusted."""
     if reply[0] != 1 or now >= (until := deadline(asked_at, ttl_ms)):
         return None
-    return Grant(reply[1], asked_at, reply[2:] if len(reply) > 2 else None, deadline=until)
+    return Grant(reply[1], asked_at, reply[2:] if len(reply) > 2 else None, False, None, until)
 
 
 def released(reply: Reply) -> bool | None:
