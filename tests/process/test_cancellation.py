@@ -13,6 +13,7 @@ import redis.asyncio
 
 import holdfast.asyncio
 from holdfast import embedded
+from holdfast._core import optimistic
 from holdfast.asyncio import Client, LeaseLost, LeaseState
 from tests.support.relay import relay
 
@@ -168,6 +169,46 @@ def test_attempts_that_are_cancelled_leave_no_connection_behind(
                 assert len(made) < 5 and not locks._session.driver.client._sessions
         await raw.aclose()
         assert cancelled >= attempts / 5
+
+    run(main)
+
+
+def test_an_attempt_that_is_cancelled_twice_leaves_nothing(valkey_server: embedded.Server, unique_name: str) -> None:
+    """The second time while it ends its session, which is still ended."""
+
+    async def main() -> None:
+        async with holdfast.asyncio.connect(valkey_server.url) as locks:
+            for turns in range(8):
+                reading = asyncio.Event()
+
+                async def write(tx: Any, reading: asyncio.Event = reading) -> None:
+                    await tx.get(unique_name)
+                    reading.set()
+                    await asyncio.sleep(PATIENCE_S)
+
+                attempts = [asyncio.create_task(locks.optimistic(unique_name).run(write)) for _ in range(5)]
+                await reading.wait()
+                for each in attempts:
+                    each.cancel()
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                for each in attempts:
+                    each.cancel()
+                ended = await asyncio.gather(*attempts, return_exceptions=True)
+                assert all(isinstance(each, asyncio.CancelledError) for each in ended)
+            async with asyncio.timeout(PATIENCE_S):
+                while locks._session.driver.client._sessions:
+                    await asyncio.sleep(0.01)
+
+    run(main)
+
+
+def test_the_end_of_a_session_that_has_ended_makes_no_connection(valkey_server: embedded.Server) -> None:
+    async def main() -> None:
+        async with holdfast.asyncio.connect(valkey_server.url) as locks:
+            driver = locks._session.driver
+            await driver.run(optimistic.leave("ended", "a", 1.0))
+            assert not any(server.is_used for server in driver.topology.nodes())
 
     run(main)
 

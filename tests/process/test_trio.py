@@ -291,6 +291,36 @@ def test_a_scope_that_is_cancelled_already(valkey_server: embedded.Server, uniqu
     run(valkey_server, main)
 
 
+def test_an_attempt_whose_scope_is_cancelled_leaves_no_connection(
+    valkey_server: embedded.Server, unique_name: str
+) -> None:
+    """In such a scope nothing is waited for: the connection watched on until its client was closed."""
+
+    async def main(locks: Any) -> None:
+        for moment in ["before a read", "behind a read", "before the write"] * 10:
+            with trio.CancelScope() as scope:
+
+                async def write(tx: Any, moment: str = moment, scope: trio.CancelScope = scope) -> None:
+                    if moment == "before a read":
+                        scope.cancel()
+                    await tx.get(unique_name)
+                    scope.cancel()
+                    if moment == "behind a read":
+                        await trio.lowlevel.checkpoint()
+                    tx.set(unique_name, 1)
+
+                await locks.optimistic(unique_name).run(write)
+            assert scope.cancelled_caught
+        sessions = locks._session.driver.client._sessions
+        with trio.fail_after(PATIENCE_S):
+            while sessions:
+                await trio.sleep(0.01)
+
+    run(valkey_server, main)
+    with redis.Redis.from_url(valkey_server.url) as raw:
+        raw.delete(unique_name)
+
+
 def test_the_end_of_a_wait_leaves_the_queue(valkey_server: embedded.Server, unique_name: str) -> None:
     async def main(locks: Any) -> None:
         async with holdfast.trio.connect(valkey_server.url) as others:

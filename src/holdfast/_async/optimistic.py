@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar, cast
 
 from holdfast._api.decorated import check_callable
@@ -96,7 +97,12 @@ class Optimistic:
                 except RequestFailed:
                     raise  # its connection is closed
                 except BaseException as error:
-                    await driver.run(optimistic.leave(connection, key, request_timeout_s))
+                    leaves = partial(optimistic.leave, connection, key, request_timeout_s)
+                    try:
+                        await driver.run(leaves())
+                    except BaseException:  # again; or where trio has cancelled, which lets nothing more be waited for
+                        driver.spawn(leaves)
+                        raise
                     if transaction._ended is not None and error is transaction._raised:
                         raise transaction._ended from None
                     raise

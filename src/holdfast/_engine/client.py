@@ -157,12 +157,15 @@ class Client(Agent):
 
     def _send_in(self, effect: Any, server: Server, patience_s: float, _asking: bool, answer: Answer) -> None:
         """On the connection of its session, which it may end, as trouble does."""
-        session, sessions = effect.session, self._sessions
+        session, sessions, command = effect.session, self._sessions, str(effect.args[0]).upper()
+        if session not in sessions and command == "UNWATCH":
+            self.engine.soon(answer, b"OK", None)  # it has ended
+            return
         link = sessions.pop(session, None) or server.private()
         if link is None:
             self.engine.soon(answer, None, server.gone())
             return
-        ends = str(effect.args[0]).upper() in ("EXEC", "DISCARD", "UNWATCH")
+        ends = command in ("EXEC", "DISCARD", "UNWATCH")
         if not ends:
             sessions[session] = link  # also for what ends it before the answer, since its caller was interrupted
 

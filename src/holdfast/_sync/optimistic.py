@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar, cast
 
 from holdfast._api.decorated import check_callable
@@ -99,7 +100,12 @@ class Optimistic:
                 except RequestFailed:
                     raise  # its connection is closed
                 except BaseException as error:
-                    driver.run(optimistic.leave(connection, key, request_timeout_s))
+                    leaves = partial(optimistic.leave, connection, key, request_timeout_s)
+                    try:
+                        driver.run(leaves())
+                    except BaseException:  # again; or where trio has cancelled, which lets nothing more be waited for
+                        driver.spawn(leaves)
+                        raise
                     if transaction._ended is not None and error is transaction._raised:
                         raise transaction._ended from None
                     raise
