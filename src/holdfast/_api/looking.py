@@ -51,11 +51,11 @@ def namespace_of(session: SessionBase) -> str:
 
 
 async def page(
-    session: SessionBase, walk: Walk, node: int, counts: bool
-) -> tuple[list[Entry], bool, Described, dict[tuple[str, str], int]]:
-    """The next ones of a listing, whether there are more, who they are, and (with `counts`) how often granted."""
-    found, more = await walk.page(node)
-    return found, more, await described(session, found), await _counts(session, found) if counts else {}
+    session: SessionBase, walk: Walk, counts: bool
+) -> tuple[list[Entry], Described, dict[tuple[str, str], int]]:
+    """The next ones of a listing, who they are, and (with `counts`) how often granted."""
+    found = await walk.page()
+    return found, await described(session, found), await _counts(session, found) if counts else {}
 
 
 def listed_as(seen: Entry) -> tuple[str, str]:

@@ -130,16 +130,11 @@ class Detector:
     async def _read(self, waiter: _Waiter | None) -> Edges:
         """Return who is stuck, by all that is waited for."""
         entries: list[Entry] = []
-        node = 0
-        while node < self._masters():
-            walk = Walk(self.namespace, "*", _NAMED_MAX, self._together, self.settings, waited=True)
-            more = True
-            while more:
-                page, more = await walk.page(node)
-                entries += [await self._whole(each) for each in page if each.queued]
-                if waiter is not None:
-                    await waiter.pause(_PEEK_S)
-            node += 1
+        walk = Walk(self.namespace, "*", _NAMED_MAX, self._together, self._masters, self.settings, waited=True)
+        while not walk.over:
+            entries += [await self._whole(each) for each in await walk.page() if each.queued]
+            if waiter is not None:
+                await waiter.pause(_PEEK_S)
         return stuck(entries, await self._known(entries))
 
     async def again(self, first: Edges) -> Edges:

@@ -11,7 +11,7 @@ call; in a Cluster, where each may have a slot of its own, by one call each.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import NamedTuple
@@ -61,17 +61,24 @@ class Entry(NamedTuple):
 
 
 class Walk:
-    """One listing under way. `together`: names of one call need not share a slot. `most`: how many to name of each.
-
-    `waited`: only what has a queue.
+    """One listing under way: until `over`. `together`: names of one call need not share a slot. `masters`: the number
+    of servers. `most`: how many to name of each. `waited`: only what has a queue.
     """
 
     def __init__(
-        self, namespace: str, pattern: str, most: int, together: bool, settings: Settings, waited: bool = False
+        self,
+        namespace: str,
+        pattern: str,
+        most: int,
+        together: bool,
+        masters: Callable[[], int],
+        settings: Settings,
+        waited: bool = False,
     ) -> None:
         self._namespace = namespace
         self._most = most
         self._names_max = max(1, min(NAMES_MAX, NAMED_MAX // most)) if together else 1
+        self._masters = masters
         self._settings = settings
         self._pattern = pattern
         #: What SCAN leaves out already; a name that begins with "}" has a "%" more in its key.
@@ -79,12 +86,14 @@ class Walk:
         more = "*" if pattern[:1] in ("%", "}", "?", "[") else ""
         self._match = f"{_SPECIAL.sub(_QUOTED, namespace)}:{{{more}{quoted}}}*{':queue' if waited else ''}"
         self._known: set[tuple[str, str]] = set()
+        self._node = 0
         self._cursor = b"0"
+        self.over = False
 
-    async def page(self, node: int) -> tuple[list[Entry], bool]:
-        """The next ones of that node, and whether there are more. Raises `RequestFailed`."""
+    async def page(self) -> list[Entry]:
+        """The next ones, maybe none. Raises `RequestFailed`."""
         command = ("SCAN", self._cursor, "MATCH", self._match, "COUNT", SCAN_COUNT)
-        scan = Command(command, self._settings.request_timeout_s, node=node, fits=SCANNED)
+        scan = Command(command, self._settings.request_timeout_s, node=self._node, fits=SCANNED)
         self._cursor, found = await once_more(scan)
         new = [each for each in map(self._named, found) if each is not None]
         new = [each for each in dict.fromkeys(new) if each not in self._known]
@@ -94,7 +103,10 @@ class Walk:
             names = new[at : at + self._names_max]
             looked = await look_at(self._namespace, names, self._most, self._settings)
             seen += [each for each in looked if each.held or each.queued or each.odd]  # else it went
-        return seen, self._cursor != b"0"
+        if self._cursor == b"0":
+            self._node += 1
+            self.over = self._node >= self._masters()
+        return seen
 
     def _named(self, key: bytes) -> tuple[str, str] | None:
         """(kind, name) of what a key is a part of."""

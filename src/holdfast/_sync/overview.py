@@ -35,18 +35,11 @@ def list_locks(session: Session, pattern: str, counts: bool = False) -> Iterator
 
     `counts`: see to it that grants are counted of those that change.
     """
-    namespace = namespace_of(session)
-    node = 0
-    while True:
-        walk = Walk(namespace, pattern, NAMED_MAX, not session.moves, session.settings)
-        more = True
-        while more:
-            found, more, told, grants = session.run(page(session, walk, node, counts))
-            for seen in found:
-                yield listed(seen, told, grants.get(listed_as(seen)))
-        node += 1
-        if node >= session.masters():
-            return
+    walk = Walk(namespace_of(session), pattern, NAMED_MAX, not session.moves, session.masters, session.settings)
+    while not walk.over:
+        found, told, grants = session.run(page(session, walk, counts))
+        for seen in found:
+            yield listed(seen, told, grants.get(listed_as(seen)))
 
 
 def find_deadlocks(session: Session) -> tuple[Deadlock, ...]:
