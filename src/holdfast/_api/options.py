@@ -22,6 +22,7 @@ __all__ = [
     "COUNT_MAX",
     "PARTIES_MAX",
     "PERMITS_MAX",
+    "CallOptions",
     "Duration",
     "LeaseOptions",
     "LockOptions",
@@ -229,6 +230,13 @@ class LockOptions(LeaseOptions, total=False):
     """What a lock takes beside them."""
 
     cache_for: Duration | None
+
+
+class CallOptions(LeaseOptions, total=False):
+    """What a decorated function takes beside them."""
+
+    timeout: Duration | None
+    reentrant: bool
 
 
 class Options(NamedTuple):

@@ -13,6 +13,7 @@ from holdfast._api.endpoints import client_of_url, members_of
 from holdfast._api.handles import read_handle, verify
 from holdfast._api.options import (
     PERMITS_MAX,
+    CallOptions,
     Duration,
     LeaseOptions,
     LockOptions,
@@ -503,36 +504,17 @@ class Client:
 
     @overload
     def locked(
-        self,
-        template: str,
-        *,
-        skip_if_held: Literal[False] = False,
-        timeout: Duration | None = None,
-        reentrant: bool = False,
-        **options: Unpack[LeaseOptions],
+        self, template: str, *, skip_if_held: Literal[False] = False, **options: Unpack[CallOptions]
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]: ...
 
     @overload
     def locked(
-        self,
-        template: str,
-        *,
-        skip_if_held: Literal[True],
-        timeout: Duration | None = None,
-        reentrant: bool = False,
-        **options: Unpack[LeaseOptions],
+        self, template: str, *, skip_if_held: Literal[True], **options: Unpack[CallOptions]
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R | None]]]: ...
 
     @overload
     def locked(
-        self,
-        template: str,
-        *,
-        skip_if_held: Literal[True],
-        otherwise: D,
-        timeout: Duration | None = None,
-        reentrant: bool = False,
-        **options: Unpack[LeaseOptions],
+        self, template: str, *, skip_if_held: Literal[True], otherwise: D, **options: Unpack[CallOptions]
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R | D]]]: ...
 
     @explains_options
