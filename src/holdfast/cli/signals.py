@@ -18,7 +18,7 @@ from typing import NoReturn, TypeAlias
 from holdfast._runtime.waits import ring, silent_bell
 from holdfast.cli import exits
 
-__all__ = ["ENDING", "JOBS", "PASSED_ON", "Mask", "Signals", "as_before", "change", "forked"]
+__all__ = ["ENDING", "JOBS", "PASSED_ON", "Mask", "Signals", "as_before", "forked"]
 
 #: What asks a program to end.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -28,15 +28,6 @@ PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 JOBS = (signal.SIGTSTP, signal.SIGCONT)
 
 Mask: TypeAlias = "set[int]"
-
-#: What we have changed, and whether it was ignored before.
-_changed: dict[int, bool] = {}
-
-
-def change(number: int, handler: signal.Handlers | Callable[[int, object], None]) -> None:
-    """Set a handler; `as_before` knows it."""
-    _changed.setdefault(number, signal.getsignal(number) is signal.SIG_IGN)
-    signal.signal(number, handler)
 
 
 def forked(become: Callable[[Mask], NoReturn]) -> int:
@@ -53,9 +44,10 @@ def forked(become: Callable[[Mask], NoReturn]) -> int:
 
 
 def as_before(mask: Mask) -> None:
-    """In a child: signals are what they were when we were started, and come through."""
-    for number, ignored in _changed.items():
-        signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    """In a child: signals are what they were when we were started, and come through. None was ignored that we catch."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
@@ -77,7 +69,7 @@ class Signals:
         """Read these from now on, unless they were ignored when we were started."""
         for number in numbers:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                change(number, self._came)
+                signal.signal(number, self._came)
 
     def _came(self, number: int, _frame: object) -> None:
         self._unread.append(number)

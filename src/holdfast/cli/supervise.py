@@ -26,7 +26,7 @@ from holdfast.cli import exits
 from holdfast.cli.child import Command
 from holdfast.cli.guard import Guard
 from holdfast.cli.report import say
-from holdfast.cli.signals import JOBS, PASSED_ON, Signals, change
+from holdfast.cli.signals import JOBS, PASSED_ON, Signals
 from holdfast.cli.terminal import JOB_CONTROL, Terminal
 from holdfast.errors import quoted
 
@@ -195,7 +195,7 @@ class Supervisor:
                 # Ctrl-Z went to the command's group alone; others in ours (a script that called us) must stop as well.
                 os.killpg(own, signal.SIGTSTP)
                 self.signals.wait(0.0)
-            change(signal.SIGTSTP, signal.SIG_DFL)
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
             signal.pthread_kill(threading.get_ident(), signal.SIGTSTP)
             # Here we have been told to go on (or were not stopped, if there is no shell that could do that).
             self.signals.catch(JOBS)

@@ -12,8 +12,6 @@ from __future__ import annotations
 import os
 import signal
 
-from holdfast.cli.signals import change
-
 __all__ = ["JOB_CONTROL", "Terminal"]
 
 #: Stopped by one of these: by the terminal, and not by a sender who means the command alone.
@@ -30,7 +28,7 @@ class Terminal:
         except OSError:
             self._fd = -1  # none: a cron job, a service
         else:
-            change(signal.SIGTTOU, signal.SIG_IGN)  # else taking it back would stop us
+            self._before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # else taking it back would stop us
 
     @property
     def there(self) -> bool:
@@ -45,6 +43,7 @@ class Terminal:
         self.take_back()
         if self.there:
             os.close(self._fd)
+            signal.signal(signal.SIGTTOU, self._before)
 
     def give(self) -> bool:
         """Put the command into the foreground, if we are there; whether we were."""
