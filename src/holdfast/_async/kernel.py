@@ -53,7 +53,7 @@ class Acquirable(AcquirableBase, Generic[L]):
             frame = frame.pop() if frame else sys._getframe(1)
         code, offset, frame = frame.f_code, frame.f_lasti, None
         driver = session.driver
-        home, me = driver.home, driver.me()
+        home, me = driver.caller()
         for kind in self._owned_as if me else ():  # 0: owners cannot be told apart
             if (kind, me) in session.owners and (lease := self._held_by(me)) is not None:
                 lease._entries += (None,)  # not a call, after which a signal handler could raise

@@ -93,9 +93,8 @@ class _Numbers(dict[int, tuple["weakref.ref[Any]", int]]):
         self._max = _NUMBERS_MAX
         self._tasks: dict[int, weakref.ref[Any]] = {}
 
-    def mine(self) -> int:
-        """Return the number of the running task in this process; 0 outside of one."""
-        task = _task()
+    def of(self, task: Any) -> int:
+        """Return the number of that task in this process; 0 for None."""
         if task is None:
             return 0
         known = self.get(id(task))
@@ -142,7 +141,6 @@ class AioFront(Front):
         self.undo: dict[str, Callable[[], None]] = {}
         self._homes: dict[int, Home] = {}
         self._here: Home | None = None
-        self.me = _numbers.mine
         super()._join(client)
 
     # -- who asks ---------------------------------------------------------------------------------
@@ -177,6 +175,15 @@ class AioFront(Front):
     def task(self) -> Any:
         """Return the running task; None outside of one (a callback, another thread)."""
         return _task()
+
+    def me(self) -> int:
+        """Return the number of the running task; 0 outside of one."""
+        return _numbers.of(_task())
+
+    def caller(self) -> tuple[Home, int]:
+        """Return where the running task is at home, and its number."""
+        home = self.home
+        return home, _numbers.of(home.loop.task())
 
     @property
     def Cancelled(self) -> tuple[type[BaseException], ...]:

@@ -7,6 +7,7 @@ import contextlib
 import socket
 from asyncio import _get_running_loop
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from holdfast._front.bodies import Body
@@ -42,6 +43,7 @@ class AsyncioLoop:
         self.key = loop
         #: Returns `key` where it runs, and only there.
         self.running: Callable[[], object] = _get_running_loop
+        self.task: Callable[[], asyncio.Task[Any] | None] = partial(asyncio.current_task, loop)
         self.future: Callable[[], asyncio.Future[Any]] = loop.create_future
         #: Call something soon: by its own thread, by any.
         self.soon = loop.call_soon

@@ -89,6 +89,10 @@ class ThreadsFront(Front):
             self.look_again()
         return self.here.number
 
+    def caller(self) -> tuple[Teller, int]:
+        """Return where losses are told, and the number of the thread that runs."""
+        return self.home, self.me()
+
     # -- running ----------------------------------------------------------------------------------
 
     def run(

@@ -110,7 +110,7 @@ class TrioLoop:
 
     def __init__(self) -> None:
         self.key = current_trio_token()
-        self.running = running
+        self.running, self.task = running, task
         self.future = _Future
         self.soon = self.from_thread = self.key.run_sync_soon
         self.sleep = trio.sleep

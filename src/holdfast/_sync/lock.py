@@ -113,7 +113,7 @@ class Lock(ExclusiveBase, Leasable[Lease]):
         record.lasts(held)
         record.report = self._session.reports.adopt(record)
         driver = self._session.driver
-        asked = self._asks_by(token, driver.home, driver.me(), frame.f_code, frame.f_lasti)
+        asked = self._asks_by(token, *driver.caller(), frame.f_code, frame.f_lasti)
         asked.record = record
         return self._granted(asked, None)  # type: ignore[no-any-return]
 
