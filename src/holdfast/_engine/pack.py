@@ -54,7 +54,8 @@ class Group:
         parts = [b"*%d\r\n" % (3 + keys + self.args_count + count), self.script.head, _bulk(b"%d" % keys)]
         parts += [ask.prepared.keys for ask in asks]
         parts.append(self.args)
-        parts += [b"$%d\r\n%b\r\n" % (len(token), token.encode()) for token in [ask.token for ask in asks]]
+        # Of text, which Python puts together faster than bytes.
+        parts.append("".join([f"${len(token)}\r\n{token}\r\n" for token in [ask.token for ask in asks]]).encode())
         return b"".join(parts)
 
 
