@@ -206,6 +206,12 @@ _ENGINE: tuple[Mutant, ...] = tuple(
             "                    pass\n                elif",
         ),
         (
+            "a task is not told again where its thread was interrupted between the reply and that",
+            REQUESTS,
+            "                    answered.append(member)",
+            "                        answered.append(member)",
+        ),
+        (
             "what the server refuses as a whole is not asked alone",
             REQUESTS,
             "each hears by itself why\n                self._alone(member)",
