@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +15,7 @@ import redis.asyncio
 import holdfast.asyncio
 from holdfast import embedded
 from holdfast._core import optimistic
+from holdfast._core.failure import RequestFailed
 from holdfast.asyncio import Client, LeaseLost, LeaseState
 from tests.support.relay import relay
 
@@ -169,6 +171,40 @@ def test_attempts_that_are_cancelled_leave_no_connection_behind(
                 assert len(made) < 5 and not locks._session.driver.client._sessions
         await raw.aclose()
         assert cancelled >= attempts / 5
+
+    run(main)
+
+
+def test_a_request_in_doubt_is_given_back_where_the_engine_has_not_begun_with_it(
+    valkey_server: embedded.Server, unique_name: str
+) -> None:
+    """Its connection broke, and the task is cancelled before the engine hears of it: the lock was held for its ttl."""
+
+    async def main() -> None:
+        raw = redis.asyncio.Redis.from_url(valkey_server.url, decode_responses=True)
+        async with holdfast.asyncio.connect(valkey_server.url) as locks:
+            driver: Any = locks._session.driver
+            goes_on = threading.Event()
+
+            def broken(_home: Any, _first: Any, token: str, _deadline: float) -> Any:
+                async def outcome() -> Any:
+                    await raw.set(f"holdfast:{{{unique_name}}}", token, px=60_000)  # the server has carried it out
+                    driver.engine.call(goes_on.wait, PATIENCE_S)
+                    asking.cancel()
+                    return None, RequestFailed("broken", "", "", maybe_executed=True, transient=True)
+
+                return outcome()
+
+            driver.ask = broken
+            asking = asyncio.create_task(locks.lock(unique_name).acquire())
+            await asyncio.gather(asking, return_exceptions=True)
+            goes_on.set()
+            assert asking.cancelled()
+            del driver.ask
+            async with asyncio.timeout(PATIENCE_S):
+                while await raw.exists(f"holdfast:{{{unique_name}}}"):
+                    await asyncio.sleep(0.01)
+        await raw.aclose()
 
     run(main)
 

@@ -79,7 +79,7 @@ class Asked:
     offset: int
     report: Report
     #: When its first request is sent by the caller, until when that waits, and behind which release; and whether the
-    #: engine has it.
+    #: engine has all that there is of it.
     asked_at: float
     until: float
     behind: Any

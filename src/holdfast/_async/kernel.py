@@ -127,7 +127,8 @@ class Acquirable(AcquirableBase, Generic[L]):
     def _go_on(self, asked: Asked, outcome: Outcome | None) -> Awaitable[LeaseRecord | Grant | Busy]:
         """Have the engine do the rest, or all, of it; or wait in line. `outcome`: what came of the first request."""
         session, driver, report, turn = self._session, self._session.driver, asked.report, asked.turn
-        asked.runs = True
+        # A first request that may have been granted, and was not, is in doubt until the engine has begun with that.
+        asked.runs = outcome is None or (outcome[1] is None and outcome[0][0] != 1)
         start: Any = self._ask
         if turn is not None:
             if not turn.first:
