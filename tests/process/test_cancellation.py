@@ -178,7 +178,7 @@ def test_attempts_that_are_cancelled_leave_no_connection_behind(
 def test_a_request_in_doubt_is_given_back_where_the_engine_has_not_begun_with_it(
     valkey_server: embedded.Server, unique_name: str
 ) -> None:
-    """Where a connection broke, and the task is cancelled before the engine hears of it, the lock was held for its ttl."""
+    """A task whose connection broke is cancelled before the engine hears of it: the lock was held for its ttl."""
 
     async def main() -> None:
         raw = redis.asyncio.Redis.from_url(valkey_server.url, decode_responses=True)
