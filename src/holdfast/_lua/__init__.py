@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import UserDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,35 +72,23 @@ def load(name: str) -> Script:
     return Script(name, text_of(name))
 
 
-class _Scripts(dict[str, Script]):
-    """Reads what is asked for; asking which there are reads them all."""
+class _Scripts(UserDict[str, Script]):
+    """Makes each when it is first asked for."""
 
     def __missing__(self, name: str) -> Script:
-        if name in PARTS or name not in _TEXTS:
+        if name not in self:
             raise KeyError(name)
         script = self[name] = load(name)
         return script
 
-    def _all(self) -> dict[str, Script]:
-        return {stem: self[stem] for stem in _TEXTS if stem not in PARTS}
+    def __contains__(self, name: object) -> bool:
+        return name in _TEXTS and name not in PARTS
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
+        return (stem for stem in _TEXTS if stem not in PARTS)
 
     def __len__(self) -> int:
-        return len(self._all())
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._all()
-
-    def keys(self) -> Any:
-        return self._all().keys()
-
-    def values(self) -> Any:
-        return self._all().values()
-
-    def items(self) -> Any:
-        return self._all().items()
+        return len(_TEXTS) - len(PARTS)
 
 
-SCRIPTS: dict[str, Script] = _Scripts()
+SCRIPTS = _Scripts()
