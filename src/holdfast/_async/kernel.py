@@ -23,7 +23,7 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
 from holdfast._core.tenure import LocalWaiter, is_alone
 from holdfast._core.tokens import KEPT
-from holdfast._core.waiting import Acquisition, Busy, Grant, wait_for, within
+from holdfast._core.waiting import Acquisition, Busy, Grant, granted, wait_for, within
 from holdfast._engine.pack import PreparedRequest
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import lazily
@@ -73,7 +73,10 @@ class Acquirable(AcquirableBase, Generic[L]):
                 outcome = None
                 if (first := self._start(asked)) is not None:
                     outcome = await driver.ask(home, first, asked.token, asked.until)
-                    got = driver.granted(asked, first, outcome)
+                    if outcome is not None and outcome[1] is None:
+                        got = granted(outcome[0], asked.asked_at, clock(), self._ttl_ms)
+                        if driver.troubles and got is not None:
+                            driver.passed(first)
                 if got is None:
                     got = await self._go_on(asked, outcome)
             if not isinstance(got, Busy):

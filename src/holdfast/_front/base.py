@@ -25,7 +25,7 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.tenure import SOON_MS
 from holdfast._core.tokens import client_id_of
-from holdfast._core.waiting import Busy, Grant, granted
+from holdfast._core.waiting import Busy, Grant
 from holdfast._engine.client import Client
 from holdfast._engine.loop import engine, forget_engines
 from holdfast._engine.pack import PreparedRequest
@@ -150,14 +150,9 @@ class Front:
         call = None if first is None else first.call(token)
         return self.client.acquire(call, partial(start, token), asked.timeout_s, asked.lock._ttl_ms, sent)
 
-    def granted(self, asked: Any, first: PreparedRequest, outcome: Outcome | None) -> Grant | None:
-        """The grant in the outcome of the first request; None where there is more to it."""
-        if outcome is None or outcome[1] is not None:
-            return None
-        grant = granted(outcome[0], asked.asked_at, clock(), asked.lock._ttl_ms)
-        if grant is not None and self.troubles:
-            self.troubles.passed((self._only or self.topology.node_for(first.key, None)).name)
-        return grant
+    def passed(self, first: PreparedRequest) -> None:
+        """Tell observers that its server, with which there was trouble, answers."""
+        self.troubles.passed((self._only or self.topology.node_for(first.key, None)).name)
 
     def _releases(self, record: LeaseRecord, first: PreparedRequest | None, outcome: Outcome | None) -> Protocol[bool]:
         """The same of a release."""

@@ -82,17 +82,17 @@ class ThreadsFront(Front):
 
     def me(self) -> int:
         """Return the number of the thread that runs."""
+        return self.caller()[1]
+
+    def caller(self) -> tuple[Teller, int]:
+        """Return where losses are told, and the number of the thread that runs."""
         if (
             self.patchable_local is not threading.local
             or self.patchable_socket is not socket.socket
             or self.engine.pid != os.getpid()
         ):
             self.look_again()
-        return self.here.number
-
-    def caller(self) -> tuple[Teller, int]:
-        """Return where losses are told, and the number of the thread that runs."""
-        return self.home, self.me()
+        return self.home, self.here.number
 
     # -- running ----------------------------------------------------------------------------------
 
