@@ -13,6 +13,8 @@ import pytest
 import redis
 
 import holdfast
+from holdfast._core.keys import lock_keys
+from holdfast._lua import SCRIPTS
 from testbed.waiting import eventually
 from tests.support.apis import Api
 from tests.support.keys import fence_of, key_of, queue_of
@@ -49,6 +51,27 @@ def queue_for(kind: str, name: str) -> tuple[str, str]:
     if kind == "semaphore":
         return f"{key_of(name)}:sem:queue", "1.1"
     return queue_of(name), {"writer": "w.1", "reader": "w.1"}.get(kind, "1")
+
+
+@pytest.mark.parametrize("api", ["threads"], indirect=True)
+def test_a_waiter_that_holds_the_first_of_several_locks_is_told_of_its_place(
+    api: Api, raw: Any, unique_name: str
+) -> None:
+    """One that was told of none gave nothing back when its time was over just then, and held it for its ttl."""
+    first, second = (lock_keys("holdfast", f"{unique_name}-{part}") for part in "ab")
+    token, keys = f"{1:024x}:m.1:1", (*first.all, *second.all)
+
+    def ask(arrival: int) -> Any:
+        asked = (token, 20_000, "wait", arrival, 86_400_000, 2_000, "holdfast:inbox:")
+        return raw.eval(SCRIPTS["multi_acquire"].text, len(keys), *keys, *asked)
+
+    raw.set(second.lock, "another", px=20_000)
+    *_, holder, place, arrival = ask(0)
+    assert (holder, place, raw.get(first.lock)) == ("another", 0, token)
+    pile_up(raw, second.queue)
+    raw.delete(second.lock)
+    code, remaining_ms, holder, place, again = ask(arrival)
+    assert (code, remaining_ms, holder, again) == (0, 0, "", arrival) and place >= 0
 
 
 KINDS = ("lock", "writer", "reader", "semaphore", "multilock")

@@ -100,7 +100,8 @@ for at = 1, #KEYS, 4 do
 end
 local blocked_at, holder = first_busy(1)
 if holder == '' and redis.call('EXISTS', KEYS[blocked_at]) == 0 then
-  return {0, 0, '', -1, 0}
+  -- A waiter may hold the first of them, and stand in a queue: it has that to give back.
+  return {0, 0, '', waits and 0 or -1, waits and arrival or 0}
 end
 if blocked_at and not waits then
   tell_keeper(holder, ARGV[7])
