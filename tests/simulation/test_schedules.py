@@ -832,7 +832,7 @@ MUTANTS: dict[str, tuple[Any, str, str, str, Scenario]] = {
     "a wake-up finds no one": (Engine, "call", "bell.ring()\n            except", "pass\n            except", turns),
     "a child of fork keeps its parent's leases": (Front, "after_fork", 'record.lose("forked")', "pass", forking),
     "two take what is kept": (CachedLease, "take", "return idle[0] is token", "return True", keeping),
-    "the rest of a piece is not sent": (Link, "_write_some", "self._out = data[sent:]", "self._out = b''", turns),
+    "the rest of a piece is not sent": (Link, "_write_some", "if is_left else b", "if False else b", turns),
 }
 
 
