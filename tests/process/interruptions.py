@@ -161,12 +161,6 @@ def _kept(bench: Bench, name: str) -> Any:
     return lock
 
 
-def _contended(bench: Bench, name: str) -> Any:
-    # Its caller takes a place in the queue by itself.
-    bench.locks._session.driver.contention.saw(f"holdfast:{{{name}}}")
-    return bench.locks.lock(name)
-
-
 def _reentrant(bench: Bench, name: str) -> Any:
     return bench.locks.lock(name, reentrant=True)
 
@@ -342,8 +336,6 @@ OPERATIONS: dict[str, Operation] = {
     "lock that is busy": Operation(_acquire(_lock, timeout=0.01), _busy),
     "lock handed over": Operation(_acquire(_lock, timeout=5), _handed_over),
     "lock handed over, with": Operation(_with(_lock), _handed_over),
-    "contended lock": Operation(_acquire(_contended, timeout=5)),
-    "contended lock handed over": Operation(_acquire(_contended, timeout=5), _handed_over),
     "reader": Operation(_with(_read)),
     "reader after a writer": Operation(_with(_read), _writer),
     "writer": Operation(_with(_write)),

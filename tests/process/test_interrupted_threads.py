@@ -113,7 +113,6 @@ def test_an_exception_at_some_bytecodes_leaves_nothing(operation: str, bench: Be
     "operation",
     [
         *("lock, with", "lock, releases not waited for", "lock that stays with its client", "lock handed over"),
-        *("contended lock", "contended lock handed over"),
         *("upgrade and downgrade", "condition, wait", "election, run"),
     ],
 )

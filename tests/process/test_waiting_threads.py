@@ -21,8 +21,6 @@ import redis
 import holdfast
 from holdfast import embedded
 from holdfast._core.settings import DEFAULT
-from holdfast._engine.loop import Engine
-from holdfast._engine.operation import Operation
 from holdfast._front import threads
 from holdfast._runtime import waits
 from testbed.servers import unique
@@ -40,9 +38,8 @@ _API = ThreadsApi()
 class Crowd:
     """One client whose threads wait, and another that holds what they wait for."""
 
-    def __init__(self, url: str, stretch_s: float = DEFAULT.stretch_s, is_contended: bool = False) -> None:
+    def __init__(self, url: str, stretch_s: float = DEFAULT.stretch_s) -> None:
         self.url = url
-        self.is_contended = is_contended
         self.redis: Any = redis.Redis.from_url(url)
         settings = DEFAULT._replace(claim_ms=int(_LONG_S * 1000), recheck_max_s=_LONG_S, stretch_s=stretch_s)
         self.locks = holdfast.Client(redis.Redis.from_url(url), ttl=_LONG_S, _settings=settings)
@@ -56,8 +53,6 @@ class Crowd:
     def taken(self) -> str:
         """The name of a lock that the other client holds."""
         name = unique("reader")
-        if self.is_contended:
-            self.locks._session.driver.contention.saw(f"holdfast:{{{name}}}")
         self.held[name] = self.other.lock(name).acquire()
         return name
 
@@ -83,17 +78,11 @@ class Crowd:
         waiting.result(_SOON_S).release()
 
 
-@pytest.fixture(params=["asked for", "contended"])
-def crowd(
-    valkey_server: embedded.Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[Crowd]:
-    """Where a lock is known to be contended, its caller takes a place in the queue by itself."""
+@pytest.fixture
+def crowd(valkey_server: embedded.Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crowd]:
     for module in (threads, waits):
         monkeypatch.setattr(module, "SLICE_S", _LONG_S)
-    crowd = Crowd(valkey_server.url, is_contended=request.param == "contended")
-    if crowd.is_contended:
-        name = crowd.taken()  # by which the inbox is opened
-        crowd.gets(crowd.wait(name), name)
+    crowd = Crowd(valkey_server.url)
     yield crowd
     crowd.close()
 
@@ -118,18 +107,6 @@ def strikes(crowd: Crowd, first: str, name: str) -> Any:
     waiting = crowd.wait(name)
     os.kill(os.getpid(), signal.SIGUSR1)
     return waiting
-
-
-def noted(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> list[Any]:
-    """Note what the engine is called for from here on."""
-    acts, call = list[Any](), engine.call
-
-    def noting(act: Any, *args: Any) -> None:
-        acts.append(act)
-        call(act, *args)
-
-    monkeypatch.setattr(engine, "call", noting)
-    return acts
 
 
 @pytest.mark.parametrize("how", ["granted", "timeout", "cancelled"])
@@ -292,20 +269,6 @@ def test_a_holder_hears_when_no_thread_waits_any_more(crowd: Crowd, waited_s: fl
     assert "to be heard" in str(lease.lost.reason)
 
 
-def test_one_that_will_wait_takes_its_place_by_itself(
-    valkey_server: embedded.Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The engine wakes for the reply, and for its turn."""
-    with contextlib.closing(Crowd(valkey_server.url)) as crowd:
-        engine, name = crowd.locks._session.driver.engine, crowd.taken()
-        crowd.gets(crowd.wait(name), name)
-        crowd.held[name] = crowd.other.lock(name).acquire()
-        begun = noted(monkeypatch, engine)
-        waiting = crowd.wait(name)
-        assert not any(getattr(act, "__func__", None) is Operation.begin for act in begun)
-        crowd.gets(waiting, name)
-
-
 def test_what_is_pushed_to_one_is_looked_after_without_its_call(
     valkey_server: embedded.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,12 +276,19 @@ def test_what_is_pushed_to_one_is_looked_after_without_its_call(
     crowd = Crowd(valkey_server.url, stretch_s=2.0)
     with contextlib.closing(crowd):
         client, name = crowd.locks._session.driver.client, crowd.taken()
+        acts: list[Any] = []
         client.schedule.look_s = float("inf")
         crowd.locks.lock(unique("reader")).acquire().release()
         assert client.attends_at is not None
         waiting = crowd.wait(name)
         eventually(lambda: client.attends_at is None, "nothing is held")
-        acts = noted(monkeypatch, client.engine)
+        call = client.engine.call
+
+        def noted(act: Any, *args: Any) -> None:
+            acts.append(act)
+            call(act, *args)
+
+        monkeypatch.setattr(client.engine, "call", noted)
         crowd.held.pop(name).release()
         lease = waiting.result(_SOON_S)
         assert client.arm not in acts

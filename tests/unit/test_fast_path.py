@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast._core import fast_path
-from holdfast._core.agent.runner import closed
-from holdfast._core.effects import AwaitWake, Call, Command, Effect, Listen, Now, Random, Spawn, Unlisten, Wake
+from holdfast._core.effects import Call, Command, Effect, Now, Random, Spawn
 from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import Contention, confirm, replay
@@ -25,9 +24,7 @@ SILENT = RequestFailed("silent", "no answer in time", "", maybe_executed=True, t
 
 
 class Effects:
-    """Notes what a protocol does; the clock stands still."""
-
-    now = 105.0
+    """Notes what a protocol does; the clock stands at 105."""
 
     def __init__(self) -> None:
         self.seen: list[Effect[Any]] = []
@@ -36,7 +33,7 @@ class Effects:
         self.seen.append(effect)
         if isinstance(effect, Spawn):
             effect.protocol.close()
-        return self.now if isinstance(effect, Now) else None
+        return 105.0 if isinstance(effect, Now) else None
 
     def count(self, kind: type[Effect[Any]]) -> int:
         return sum(isinstance(effect, kind) for effect in self.seen)
@@ -104,56 +101,6 @@ def test_a_protocol_that_goes_another_way_by_now_is_not_given_the_answer() -> No
         return type(effect).__name__
 
     assert drive(replay(another_way(), 100.0, [1, 7], None), perform) == "Command"
-
-
-class InTheQueue(Effects):
-    """It is third in the queue, and granted there, or by the next request."""
-
-    now = 100.5
-
-    def __call__(self, effect: Effect[Any]) -> Any:
-        noted = super().__call__(effect)
-        if isinstance(effect, AwaitWake):
-            return Wake(Wake.GRANT, 7, 20_000)
-        return [1, 8] if isinstance(effect, Call) else 0.5 if isinstance(effect, Random) else noted
-
-
-def in_the_queue(effects: Effects, listening: bool) -> Any:
-    """Go on from an answer of 100 that says so; what effects were wanted, but for those of time."""
-    turn = LockAcquisition(TURN.keys, TURN.token, 20_000)
-    turn.renews = True
-    protocol = wait_for(turn, None, listening=listening)
-    got = drive(replay(protocol, 100.0, [0, 500, b"someone", 3, 77], None), effects)
-    return got, [type(each) for each in effects.seen if type(each) not in (Now, Random)]
-
-
-def test_one_that_has_a_place_by_its_first_request_waits_there() -> None:
-    got, wanted = in_the_queue(InTheQueue(), True)
-    assert wanted == [Listen, AwaitWake, Unlisten]
-    assert (got.fence, got.sent_at) == (7, 100.5)
-    assert 119.0 < got.until < 120.0, "it is no older than that request"
-
-
-def test_one_that_has_a_place_and_does_not_listen_any_more_asks_again_for_that() -> None:
-    effects = InTheQueue()
-    got, wanted = in_the_queue(effects, False)
-    assert wanted == [Listen, Call, Unlisten]
-    assert got.fence == 8
-    asked = [each for each in effects.seen if isinstance(each, Call)]
-    assert asked[0].args[2:4] == ("wait", 77)
-
-
-def test_one_that_has_a_place_gives_it_back_where_its_client_is_closed() -> None:
-    class Closed(InTheQueue):
-        def __call__(self, effect: Effect[Any]) -> Any:
-            if isinstance(effect, Listen):
-                raise closed()
-            return super().__call__(effect)
-
-    effects = Closed()
-    with pytest.raises(RequestFailed, match="closed"):
-        in_the_queue(effects, True)
-    assert effects.count(Spawn) == 1
 
 
 def test_a_contended_lock_is_left_to_the_protocol_for_a_while() -> None:

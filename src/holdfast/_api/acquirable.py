@@ -321,7 +321,6 @@ class AcquirableBase:
             self._asks = ()
         else:
             acquires, releases = map(PreparedRequest, calls, self._how.each(self._ttl_ms))
-            acquires.queues_by = calls[2]
             releases.confirm = self._options.confirm_release
             self._asks = acquires, releases
 

@@ -11,7 +11,7 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import Sync
 from holdfast._core.settings import Settings
 from holdfast._core.tenure import LocalWaiter, Tenure
-from holdfast._core.waiting import Busy, Grant, wait_for
+from holdfast._core.waiting import Busy, Grant, request_timeout_for, wait_for
 
 __all__ = ["ByTurns"]
 
@@ -49,12 +49,12 @@ class ByTurns:
             return asks.acquire(timeout_s)
         return wait_for(asks, timeout_s, listening=listening)
 
-    def first_calls(self, ttl_ms: int) -> tuple[Call, Call, Call] | None:
+    def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
         first = self.turn("", ttl_ms)
         if self.sync is not None or isinstance(first, SeveralTurns):
             return None
-        first.most_waiting = self.most_waiting
-        return first.first_calls()  # type: ignore[no-any-return]
+        request_timeout_s = request_timeout_for(ttl_ms, self.settings)
+        return first.ask(False, 0, request_timeout_s), first.undo(0, request_timeout_s)
 
     def each(self, ttl_ms: int) -> tuple[None, None]:
         return None, None  # they go alone

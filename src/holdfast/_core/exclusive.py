@@ -67,8 +67,8 @@ class _Exclusive(Note):
         """Whether those that wait in one client may do so there: see `tenure.py`."""
         return False
 
-    def first_calls(self, ttl_ms: int) -> tuple[Call, Call, Call] | None:
-        """As of an `Acquisition`, with "" for the token.
+    def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
+        """The first requests of `acquire` (not listening) and of a release, with "" for the token.
 
         For drivers that have them ready, and start the protocol only for what goes on after them; None where
         there is no one first request.
@@ -133,12 +133,12 @@ class OneServer(_Exclusive):
         usual = self.checks is None and self.most_waiting is None and not self.crash_ms
         return usual and self.sync is None and not self.scripts.refused
 
-    def first_calls(self, ttl_ms: int) -> tuple[Call, Call, Call] | None:
+    def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
         if self.sync is not None or self.scripts.refused or self.crash_ms:
             return None
         turn = LockAcquisition(self.keys, "", ttl_ms, self.settings)
-        turn.most_waiting = self.most_waiting
-        return turn.first_calls()
+        request_timeout_s = request_timeout_for(ttl_ms, self.settings)
+        return turn.ask(False, 0, request_timeout_s), turn.undo(0, request_timeout_s)
 
     def each(self, ttl_ms: int) -> tuple[Each, Each]:
         keys = self.keys

@@ -6,15 +6,14 @@ to the protocol, which goes on (and gives back) as if it had sent the request it
 Theory: most acquires find the lock free, and starting a protocol costs more than reading such an answer. So a driver
 has the first request ready but for its token, sends it, and asks `granted` or `released` what the answer means. Where
 there is more to do, `replay` brings the protocol to where its first request has been made. A lock that turned out to be
-contended is remembered (`Contention`): its next acquires start with the protocol, whose first request may queue, or
-with that request, if it is known that the client listens.
+contended is remembered (`Contention`): its next acquires start with the protocol, whose first request may queue.
 """
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from holdfast._core.effects import Call, Effect, Listen, Now, Protocol, Reply, rest_of
+from holdfast._core.effects import Call, Effect, Now, Protocol, Reply, rest_of
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT, Settings
@@ -58,9 +57,9 @@ class Contention(dict[str, int]):
         self[key] = self._acquires
 
 
-def begin(protocol: Protocol[R], asked_at: float, value: Any = None) -> Effect[Any]:
-    """Start a protocol up to its first request, at the moment at which that was sent; or go on with it by `value`."""
-    effect = protocol.send(value)
+def begin(protocol: Protocol[R], asked_at: float) -> Effect[Any]:
+    """Start a protocol up to its first request, at the moment at which that was sent."""
+    effect = protocol.send(None)
     while type(effect) is Now:
         effect = protocol.send(asked_at)
     return effect
@@ -70,13 +69,6 @@ async def replay(protocol: Protocol[R], asked_at: float, reply: Reply, error: Ba
     """Go on with a protocol whose first request was sent at `asked_at`, and ended with that reply or error."""
     try:
         effect = begin(protocol, asked_at)
-        if type(effect) is Listen:
-            try:
-                listens = await effect
-            except RequestFailed as failed:  # the client is closed
-                failed.maybe_executed = True  # that request
-                return await rest_of(protocol, protocol.throw(failed))
-            effect = begin(protocol, asked_at, listens)
         if type(effect) is Call:
             if isinstance(error, RequestFailed):
                 error.about(effect)

@@ -219,11 +219,6 @@ class Acquisition:
         args = (self.token, self.ttl_ms, what, arrival, settings.fence_ms, self.claim_ms, self.inboxes)
         return Call(self.kind.ask, self.all_keys, (*args, *self.ask_more), request_timeout_s, sync=self.tail())
 
-    def first_calls(self) -> tuple[Call, Call, Call]:
-        """The first requests of an acquire that does not listen, of a release, and of an acquire that listens."""
-        timeout_s = request_timeout_for(self.ttl_ms, self.settings)
-        return self.ask(False, 0, timeout_s), self.undo(0, timeout_s), self.ask(True, 0, timeout_s)
-
     def waited_us(self, now: float) -> int:
         """Return how long it was waited for inside of the client, µs."""
         return 0
@@ -551,9 +546,9 @@ class _Waiting:
             await Sleep(await self._until_next_look_s(remaining_ms, holder, place))
             self.now = await Now()
             return None
-        if not (self.queued and self.listening):
+        if not self.queued:
             self.queueing = True
-            self.arrival = arrival if self.queued else 0
+            self.arrival = 0
             return None
         took_s = self.now - self.asked_at
         wake = await self._wake_within(await self._until_next_look_s(remaining_ms, holder, place))

@@ -346,15 +346,19 @@ class Link(Matching):
         return ask.outcome
 
     def put(self, later: Ask) -> bool:
-        """Send it, without waiting here; False where nothing can be sent from here."""
+        """Send it, and wait for nothing; False where nothing can be sent from here."""
         if not self.is_open or ((self._seat or self._reading) and self._is_below()):
             return False
         later.may_lie = not self._subscribes
-        self.put_all([later])
+        self._queue.append(later)
+        self._write_or_leave()
+        self._have_ticks()
+        if self.ended:
+            self._engine.call(self.rescue)
         return True
 
     def put_all(self, asks: list[Any]) -> None:
-        """Send those, for which tasks or protocols wait, if any do. The engine looks for what is late."""
+        """Send those of an event loop, whose tasks wait for them. The engine looks for what is late."""
         self._queue.extend(asks)
         self._write_or_leave()
         if asks[0].deadline < self._alarm_at:

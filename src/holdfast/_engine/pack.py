@@ -80,15 +80,12 @@ class PreparedRequest:
     """
 
     __slots__ = (
-        *("_call", "_queueing", "before", "behind", "confirm", "fits", "grants", "group", "key", "keys"),
-        *("queues_by", "request_timeout_s", "script"),
+        *("_call", "before", "behind", "confirm", "fits", "grants", "group", "key", "keys"),
+        *("request_timeout_s", "script"),
     )
 
     def __init__(self, call: Call, each: Each | None = None) -> None:
         self._call = call
-        self._queueing: PreparedRequest | None = None
-        #: Of an acquire: the request that takes a place in the queue, too.
-        self.queues_by = call
         #: Whether the answer is waited for.
         self.confirm = True
         self.grants = call.script == "acquire"
@@ -100,14 +97,6 @@ class PreparedRequest:
         parts = _pack_parts(self.script, call.keys, call.args)
         token_at = 3 + len(call.keys)
         self.before, self.behind = b"".join(parts[:token_at]), b"".join(parts[token_at + 1 :])
-
-    @property
-    def queueing(self) -> PreparedRequest:
-        """Return that request, made when it is first wanted."""
-        made = self._queueing
-        if made is None:
-            made = self._queueing = PreparedRequest(self.queues_by)
-        return made
 
     def call(self, token: str) -> Call:
         """Return it for a protocol, with that token."""

@@ -13,7 +13,7 @@ from holdfast._core.forms import Fits
 from holdfast._engine.pack import Group, PreparedRequest, spelled_out
 from holdfast._lua import Script
 
-__all__ = ["MAY_LIE", "Answer", "Ask", "Bundle", "Messages", "Queueing", "Request"]
+__all__ = ["MAY_LIE", "Answer", "Ask", "Bundle", "Messages", "Request"]
 
 MAY_LIE, _DEADLINE, _HOME = attrgetter("may_lie"), attrgetter("deadline"), attrgetter("home")
 Answer: TypeAlias = Callable[[Reply, RequestFailed | None], None]
@@ -100,14 +100,6 @@ class Ask(Request):
             self.home.answered((self,))  # each time: a signal handler may have raised before the first
         elif is_first and self.answer is not None:
             self.answer(self)
-
-
-class Queueing(Ask):
-    """A caller's that takes a place in a queue. The engine ends it, before messages that come behind."""
-
-    __slots__ = ()
-
-    ends_anywhere = False
 
 
 class Bundle(Request):

@@ -5,8 +5,7 @@ same client, taking a cached lease, looking at a lease. All else is done by the 
 
 Theory: the first request of an acquire or a release is sent by the caller, on the engine's connection, and its reply is
 usually all that there is to it. Where it is not, the protocol goes on in the engine, as an operation that is told what
-came of that request. Where a lock is likely to be taken, a thread's first request takes a place in its queue, and the
-engine reads the reply.
+came of that request.
 """
 
 from __future__ import annotations

@@ -20,12 +20,11 @@ from holdfast._core.agent.renewals import quietly
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
 from holdfast._core.tenure import LocalWaiter
-from holdfast._core.waiting import Busy, Grant, within
+from holdfast._core.waiting import Busy, Grant
 from holdfast._engine.client import Client
-from holdfast._engine.link import Link
 from holdfast._engine.operation import Operation
 from holdfast._engine.pack import PreparedRequest
-from holdfast._engine.requests import Ask, Queueing
+from holdfast._engine.requests import Ask
 from holdfast._front.base import SOON_S, Front, Start, forked
 from holdfast._runtime.cancel import Cancel, Cancelled
 from holdfast._runtime.clock import clock
@@ -101,12 +100,8 @@ class ThreadsFront(Front):
         protocol: Protocol[R] | Callable[[], Protocol[R]],
         cancel: Cancel | None = None,
         give_back: Callable[[Any], Protocol[None] | None] | None = None,
-        by: tuple[Link, Queueing] | None = None,
     ) -> R:
-        """Have the engine run it, and wait for its end. `cancel` ends it with `Cancelled`.
-
-        `by`: what to send, and where, to have it begun by the reply.
-        """
+        """Have the engine run it, and wait for its end. `cancel` ends it with `Cancelled`."""
         try:
             self.me()  # which looks whether we are who we were
             if cancel is not None and cancel.is_set():
@@ -124,10 +119,7 @@ class ThreadsFront(Front):
                 cancel._watch(stop)
                 if cancel.is_set():
                     stop()  # it was set before it could know of us
-            if by is not None:
-                by[1].answer = lambda _ask: operation.begin()
-            if by is None or not by[0].put(by[1]):
-                self.engine.call(operation.begin)
+            self.engine.call(operation.begin)
             while not operation.over:
                 if not self.engine.wait(bell, SLICE_S):
                     turns, idle = self.look_after_engine(turns, idle)
@@ -153,33 +145,8 @@ class ThreadsFront(Front):
         return None if link is None else link.ask(Ask(first, token, deadline))
 
     def acquire(self, asked: Any, first: PreparedRequest | None, start: Start, sent: Sent | None) -> Grant | Busy:
-        """Acquire by the protocol, which is told what came of the first request, if that was sent.
-
-        Where it is likely to wait, send the one that takes a place in the queue, and have the protocol begin with its
-        reply.
-        """
-        timeout_s, link = asked.timeout_s, None
-        if first is not None and sent is None and asked.cancel is None and timeout_s != 0:
-            link = self._queues_by(first.key)
-        if first is None or link is None:
-            return self.run(partial(self._acquires, asked, first, start, sent), asked.cancel)
-        patience_s = first.request_timeout_s if timeout_s is None else within(first.request_timeout_s, timeout_s)
-        asked_at = clock()
-        queueing = Queueing(first.queueing, asked.token, asked_at + patience_s)
-
-        def begin() -> Protocol[Grant | Busy]:
-            outcome = queueing.outcome  # none, where it could not be sent
-            queued = None if outcome is None else Sent(asked_at, None, outcome, queues=True)
-            return self._acquires(asked, first, start, queued)
-
-        return self.run(begin, by=(link, queueing))
-
-    def _queues_by(self, key: str) -> Link | None:
-        """The connection by which a thread takes a place in that queue by itself; None where the engine has to."""
-        if key not in self.contention or not self.can_ask or key in self.releasing.latest:
-            return None
-        link: Link | None = (self._only or self.topology.node_for(key, None)).link
-        return link if link is not None and link.pushes and self.client.listening(key) else None
+        """Acquire by the protocol, which is told what came of the first request, if that was sent."""
+        return self.run(partial(self._acquires, asked, first, start, sent), asked.cancel)
 
     def wait_in_line(
         self, asked: Any, start: Callable[[LocalWaiter, float | None], Protocol[LeaseRecord | Grant | Busy]]

@@ -60,14 +60,11 @@ LATE_PATIENCE_S = 30.0
 
 
 class Sent(NamedTuple):
-    """The first request of an acquire: when it is sent, behind which release; its outcome, if that is known; and
-    whether it queues.
-    """
+    """The first request of an acquire: when it is sent, behind which release; and its outcome, if that is known."""
 
     asked_at: float
     behind: Any
     outcome: Outcome | None = None
-    queues: bool = False
 
 
 class Agent(Closing, Listening):
@@ -207,7 +204,7 @@ class Agent(Closing, Listening):
         """Acquire: by the `first` request alone where that is granted in time, else by the protocol.
 
         `start(timeout_s, sent)` makes it; `sent`: its first request, which does not queue, was sent already. By the
-        caller, where this is given `sent`, too, which may also queue.
+        caller, where this is given `sent`, too.
         """
         if sent is None:
             if self.closing:
@@ -221,7 +218,7 @@ class Agent(Closing, Listening):
                 first.request_timeout_s = within(first.request_timeout_s, timeout_s or self.settings.try_limit_s)
             sent = Sent(self.now(), behind)
         assert first is not None
-        asked_at, behind, outcome, queues = sent
+        asked_at, behind, outcome = sent
         try:
             reply = await first if outcome is None else self.known(first, outcome)
             if behind is not None and reply[0] != 1:
@@ -229,12 +226,12 @@ class Agent(Closing, Listening):
                 asked_at = self.now()
                 reply = await first
         except BaseException as error:
-            return await replay(start(timeout_s, not queues), asked_at, None, error)
+            return await replay(start(timeout_s, True), asked_at, None, error)
         grant = granted(reply, asked_at, self.now(), ttl_ms)
         if grant is not None:
             return grant
         self.contention.saw(first.keys[0])
-        return await replay(start(timeout_s, not queues), asked_at, reply, None)
+        return await replay(start(timeout_s, True), asked_at, reply, None)
 
     async def release(self, record: LeaseRecord, first: Call | None, outcome: Outcome | None = None) -> bool:
         """Release it; False when it was not held any more. `first` as in `acquire`; `outcome`: its, if it was sent."""
