@@ -17,17 +17,17 @@ from tools.rooms import LAB, TOP, lines_by_room
 PACKAGE = Path(holdfast.__file__).parent
 MOST_LINES = {
     "_core": 8_690,
-    "_async": 3_080,
-    "_engine": 3_430,
-    "_front": 1_570,
+    "_async": 2_970,
+    "_engine": 3_500,
+    "_front": 1_500,
     "_runtime": 650,
     "_reports": 580,
-    "cli": 3_510,
-    "_lua": 2_670,
-    "_api": 3_220,
-    TOP: 1_980,
+    "cli": 3_490,
+    "_lua": 2_660,
+    "_api": 3_380,
+    TOP: 1_930,
     "compat": 1_000,
-    "web": 660,
+    "web": 640,
 }
 LAB_MOST_LINES = 7_200
 #: The threads API is generated from `_async`: a smaller share of it than this is by hand, or comments are left out.
@@ -37,10 +37,10 @@ SLACK = 500
 #: A file that is longer has to be cut, or has its reason here.
 FILE_MOST_LINES = 600
 FILES = {
-    "_async/client.py": (680, "a method for each thing that a client makes"),
+    "_async/client.py": (640, "a method for each thing that a client makes"),
     "_core/waiting.py": (640, "one loop, and the requests that it is made of"),
     "errors.py": (605, "every error, and what its reader can do"),
-    "_engine/link.py": (760, "writing, reading and the end of a connection share what is under way on it"),
+    "_engine/link.py": (770, "writing, reading and the end of a connection share what is under way on it"),
     "holdfast_lab/stage.py": (620, "a client and the stage name each other"),
     "holdfast_lab/verdicts.py": (610, "one verdict after the other, each from the same events"),
     "holdfast_lab/faults.py": (750, "one fault after the other, each read by itself"),
