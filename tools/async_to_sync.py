@@ -336,11 +336,8 @@ def asyncio_names(package: Path = PACKAGE) -> str | None:
     imports = [
         f"from holdfast.{home.replace('_sync', '_async')} import {', '.join(its)}" for home, its in homes.items()
     ]
-    imports.insert(0, "from holdfast import errors as _errors")
-    # (mypy learns the names of errors from the second line, other type checkers from `+=`.)
-    imports += ["from holdfast.errors import *", "from holdfast.errors import __all__ as __all__"]
-    public = [f"__all__ = {names!r}", "__all__ += _errors.__all__"]
-    return _formatted("\n".join([head, *imports, "", *public, ""]), package / "asyncio.py")
+    imports.append("from holdfast.errors import *")
+    return _formatted("\n".join([head, *imports, "", f"__all__ = {names!r}", ""]), package / "asyncio.py")
 
 
 def _shown(package: Path) -> str:

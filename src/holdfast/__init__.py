@@ -9,12 +9,7 @@ with locks.lock("orders:42", ttl=30) as lease:
 
 from __future__ import annotations
 
-from holdfast import errors as errors
 from holdfast._runtime.lazily import lazily as _lazily
-from holdfast.errors import *
-
-# (mypy learns the names of errors from this, other type checkers from `+=` below.)
-from holdfast.errors import __all__ as __all__
 
 TYPE_CHECKING = False  # that of typing, which takes longer to import than all of this
 if TYPE_CHECKING:
@@ -39,40 +34,68 @@ if TYPE_CHECKING:
     from holdfast._sync.optimistic import Optimistic, Transaction
     from holdfast._sync.rwlock import ReadLease, ReadLock, RWLock, WriteLease, WriteLock
     from holdfast._sync.semaphore import Semaphore
+    from holdfast.errors import *
 
 __all__ = [
+    "AcquireCancelled",
+    "AcquireTimeout",
+    "AlreadyHeld",
     "Asked",
     "Barrier",
     "Broken",
+    "BrokenBarrierError",
     "Cancel",
+    "CannotStartThread",
     "Change",
     "Client",
+    "ClientClosed",
     "Condition",
+    "ConfigurationError",
     "CountDownLatch",
     "Deadlock",
+    "DeadlockDetected",
     "DeadlockParty",
+    "DeclarationMismatch",
     "Election",
     "Event",
     "Holder",
+    "HoldfastError",
+    "InsufficientReplicas",
     "Lease",
     "LeaseInfo",
+    "LeaseLost",
     "LeaseOptions",
+    "LeaseReleased",
     "LeaseState",
+    "LeaseSuspect",
     "Listed",
     "Lock",
     "LockStatus",
     "Loss",
+    "MakeFailed",
     "MultiLock",
+    "NotHeld",
     "Observer",
+    "OnceConflict",
     "Optimistic",
+    "OptimisticConflict",
     "Outcome",
+    "OutcomeUnknown",
+    "QueueFull",
+    "QuorumUnreachable",
     "RWLock",
     "RWLockStatus",
     "ReadLease",
     "ReadLock",
+    "ScriptRefused",
     "Semaphore",
     "SemaphoreStatus",
+    "ServerError",
+    "ServerUnreachable",
+    "StaleFencingToken",
+    "TooManyPermits",
     "Transaction",
+    "UpgradeRefused",
     "Waiter",
     "Waiting",
     "Wanted",
@@ -80,7 +103,6 @@ __all__ = [
     "WriteLock",
     "connect",
 ]
-__all__ += errors.__all__
 
 __version__ = "0.1.0"
 
@@ -111,10 +133,10 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("asyncio", "embedded", "fencing", "testing", "trio"):
+    if name in ("asyncio", "embedded", "errors", "fencing", "testing", "trio"):
         return _lazily(f"holdfast.{name}")
-    if name in _HOME:
-        value = globals()[name] = getattr(_lazily(f"holdfast.{_HOME[name]}"), name)
+    if name in __all__:
+        value = globals()[name] = getattr(_lazily(f"holdfast.{_HOME.get(name, 'errors')}"), name)
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -7,7 +7,6 @@ async with locks.lock("orders:42", ttl=30) as lease:
     await write(row, fence=lease.fencing_token)
 """
 
-from holdfast import errors as _errors
 from holdfast._api.breaking import Asked, Broken
 from holdfast._api.changes import Change
 from holdfast._api.deadlocks import Deadlock, DeadlockParty
@@ -27,40 +26,66 @@ from holdfast._async.rwlock import ReadLease, ReadLock, RWLock, WriteLease, Writ
 from holdfast._async.semaphore import Semaphore
 from holdfast._reports.observing import LeaseInfo, Observer
 from holdfast.errors import *
-from holdfast.errors import __all__ as __all__
 
 __all__ = [
+    "AcquireCancelled",
+    "AcquireTimeout",
+    "AlreadyHeld",
     "Asked",
     "Barrier",
     "Broken",
+    "BrokenBarrierError",
+    "CannotStartThread",
     "Change",
     "Client",
+    "ClientClosed",
     "Condition",
+    "ConfigurationError",
     "CountDownLatch",
     "Deadlock",
+    "DeadlockDetected",
     "DeadlockParty",
+    "DeclarationMismatch",
     "Election",
     "Event",
     "Holder",
+    "HoldfastError",
+    "InsufficientReplicas",
     "Lease",
     "LeaseInfo",
+    "LeaseLost",
     "LeaseOptions",
+    "LeaseReleased",
     "LeaseState",
+    "LeaseSuspect",
     "Listed",
     "Lock",
     "LockStatus",
     "Loss",
+    "MakeFailed",
     "MultiLock",
+    "NotHeld",
     "Observer",
+    "OnceConflict",
     "Optimistic",
+    "OptimisticConflict",
     "Outcome",
+    "OutcomeUnknown",
+    "QueueFull",
+    "QuorumUnreachable",
     "RWLock",
     "RWLockStatus",
     "ReadLease",
     "ReadLock",
+    "ScriptRefused",
     "Semaphore",
     "SemaphoreStatus",
+    "ServerError",
+    "ServerUnreachable",
+    "StaleFencingToken",
+    "TooManyPermits",
     "Transaction",
+    "UpgradeRefused",
     "Waiter",
     "Waiting",
     "Wanted",
@@ -68,4 +93,3 @@ __all__ = [
     "WriteLock",
     "connect",
 ]
-__all__ += _errors.__all__
