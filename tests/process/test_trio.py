@@ -297,6 +297,7 @@ def test_an_attempt_whose_scope_is_cancelled_leaves_no_connection(
     """In such a scope nothing is waited for: the connection watched on until its client was closed."""
 
     async def main(locks: Any) -> None:
+        cancelled = 0
         for moment in ["before a read", "behind a read", "before the write"] * 10:
             with trio.CancelScope() as scope:
 
@@ -310,7 +311,8 @@ def test_an_attempt_whose_scope_is_cancelled_leaves_no_connection(
                     tx.set(unique_name, 1)
 
                 await locks.optimistic(unique_name).run(write)
-            assert scope.cancelled_caught
+            cancelled += scope.cancelled_caught  # not where all that is left was there already
+        assert cancelled
         sessions = locks._session.driver.client._sessions
         with trio.fail_after(PATIENCE_S):
             while sessions:

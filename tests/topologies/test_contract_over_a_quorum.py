@@ -22,8 +22,13 @@ _QUEUE = (
     "test_a_foreign_holder_is_polled_for",
     "test_waiting_survives_the_loss_of_its_inbox",
 )
-#: They bring a client, or a wrong password, for one server.
-_ONE_SERVER = ("test_a_brought_client", "test_other_libraries_are_excluded_and_exclude", "test_a_wrong_password")
+#: They bring a client, or a wrong password, for one server; or are of what is refused over a quorum.
+_ONE_SERVER = (
+    "test_a_brought_client",
+    "test_other_libraries_are_excluded_and_exclude",
+    "test_a_wrong_password",
+    "test_others_get_in_when_max_hold_has_ended_another",
+)
 
 #: All data lost at once, with all locks: that is not what a quorum is safe against.
 _ALL_LOST = ("test_fencing_tokens_only_grow",)
