@@ -317,9 +317,10 @@ class Agent(Closing, Listening):
         if self.attends_at != at:
             return
         self.attends_at = self._alarm = None
-        if self.closing:
-            return
         now = self.now()
+        if self.closing:  # nothing is renewed any more, but each end is told in time
+            self.arm(min((record.deadline for record in self.schedule if not record.check_expired(now)), default=None))
+            return
         try:
             self.renewals.start(self.schedule.due(now), now)
             self.notices.look(now)
