@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -357,3 +358,35 @@ def test_a_failed_acquire_keeps_no_lease_of_its_callers(
         gc.enable()
         with redis.Redis.from_url(valkey_server.url) as look:
             look.delete(f"holdfast:{{{odd}}}")
+
+
+_STRUCK = """
+import sys, threading
+from holdfast._runtime.exit_hooks import main_thread_has_ended
+
+class Struck(Exception):
+    pass
+
+def strike(frame, event, arg):
+    if event == "line":
+        left[0] -= 1
+        if left[0] < 0:
+            raise Struck  # as a signal handler does
+    return strike
+
+for left in [[number] for number in range(12)]:
+    sys.settrace(strike)
+    try:
+        main_thread_has_ended()
+    except Struck:
+        pass
+    finally:
+        sys.settrace(None)
+assert not main_thread_has_ended() and threading.main_thread().is_alive()
+"""
+
+
+def test_an_exception_in_a_look_at_the_main_thread_does_not_end_it() -> None:
+    """Where a client is collected, its end would be waited for from then on."""
+    done = subprocess.run([sys.executable, "-c", _STRUCK], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -11,7 +11,6 @@ came of that request.
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -286,7 +285,7 @@ def _close_later(front: Front) -> None:
     At the end of the process, where nothing goes on in the background, wait for that.
     """
     wait = front.begin_close()
-    if not threading.main_thread().is_alive():
+    if exit_hooks.main_thread_has_ended():
         wait()
 
 

@@ -28,6 +28,7 @@ from holdfast._engine.requests import Ask
 from holdfast._front.base import SOON_S, Front, Start, forked
 from holdfast._runtime.cancel import Cancel, Cancelled
 from holdfast._runtime.clock import clock
+from holdfast._runtime.exit_hooks import main_thread_has_ended
 from holdfast._runtime.greenlets import refuse_half_patched, who_patched
 from holdfast._runtime.identity import has_ended, here
 from holdfast._runtime.teller import Teller
@@ -177,7 +178,7 @@ class ThreadsFront(Front):
 
     def _not_renewed(self, record: LeaseRecord) -> None:
         # At the end of the process, callers renew what is held.
-        if not self.engine.runs() and threading.main_thread().is_alive():
+        if not self.engine.runs() and not main_thread_has_ended():
             if self.schedule.finish(record):
                 self.run(quietly(record))
             raise CannotStartThread(str(self.engine.trouble))

@@ -12,8 +12,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
-__all__ = ["register"]
+__all__ = ["main_thread_has_ended", "register"]
 
 _functions: list[Callable[[], object]] = []
 _at_last: list[Callable[[], object]] = []
@@ -29,6 +30,15 @@ def register(function: Callable[[], object], *, at_last: bool = False) -> None:
     if at_last:
         _at_last.append(function)
     atexit.register(function)
+
+
+def main_thread_has_ended() -> bool:
+    """True once the process is about to end.
+
+    `is_alive` of Python before 3.13 takes a thread for ended, and for good, when a signal handler raises in it.
+    """
+    main: Any = threading.main_thread()
+    return main._is_stopped if hasattr(main, "_is_stopped") else not main.is_alive()
 
 
 class _Last:
