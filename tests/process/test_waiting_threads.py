@@ -279,6 +279,7 @@ def test_what_is_pushed_to_one_is_looked_after_without_its_call(
         acts: list[Any] = []
         client.schedule.look_s = float("inf")
         crowd.locks.lock(unique("reader")).acquire().release()
+        eventually(lambda: client.attends_at is not None, "it is to be looked after")
         waiting = crowd.wait(name)
         eventually(lambda: client.attends_at is None, "nothing is held")
         call = client.engine.call

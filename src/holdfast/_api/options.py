@@ -233,7 +233,7 @@ class LockOptions(LeaseOptions, total=False):
 
 
 class CallOptions(LeaseOptions, total=False):
-    """What a decorated function takes beside them."""
+    """Options of a decorated function beside them."""
 
     timeout: Duration | None
     reentrant: bool

@@ -39,7 +39,7 @@ def note_parts(note: bytes | None) -> tuple[float | None, list[str], str]:
 
 
 class Witness(NamedTuple):
-    """What all waiters of a client do that do not look for deadlocks themselves: they say what they hold.
+    """Acts for all waiters of a client that do not look for deadlocks themselves: notes what they hold.
 
     `held`: the tokens of what the party with that token holds that do not say so. `where` in the code it waits.
     """
