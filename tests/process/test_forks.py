@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
 import holdfast
 import holdfast.asyncio
@@ -23,6 +24,7 @@ from holdfast._engine.plain import Connection
 from holdfast._engine.server import Server
 from testbed.servers import unique
 from testbed.waiting import eventually
+from tests.contract.test_kept import keep
 from tests.support.forked import in_child
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
@@ -273,6 +275,54 @@ def test_a_forked_child_has_nothing_of_an_event_loop(valkey_server: embedded.Ser
         assert called == []
 
     asyncio.run(main())
+
+
+def test_a_forked_child_gives_back_nothing_of_a_loop_that_pauses(valkey_server: embedded.Server) -> None:
+    """The acquire that waits there is the parent's, which runs the loop again."""
+    name = unique("fork")
+    with asyncio.Runner() as runner, holdfast.connect(valkey_server.url) as others:
+        held = others.lock(name).acquire()
+        locks = holdfast.asyncio.connect(valkey_server.url)
+
+        async def begin() -> asyncio.Task[Any]:
+            task = asyncio.create_task(locks.lock(name).acquire(timeout=20))
+            while not await locks.lock(name).waiters():
+                await asyncio.sleep(0.01)
+            return task
+
+        task = runner.run(begin())
+        assert in_child(lambda: asyncio.run(locks.close())) is None
+        held.release()
+
+        async def end() -> str:
+            async with await task as lease:
+                state = lease.state.name
+            await locks.close()
+            return str(state)
+
+        assert runner.run(end()) == "HELD"
+
+
+def test_a_forked_child_releases_nothing_that_the_parent_was_about_to_release(
+    valkey_server: embedded.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a lease that the parent keeps then, the next holder there has the same token."""
+    name = unique("fork")
+    with holdfast.connect(valkey_server.url) as locks, redis.Redis.from_url(valkey_server.url) as raw:
+        lock = keep(locks, name)
+        lease = lock.acquire()
+        finish, ended = locks._session.driver.schedule.finish, []
+
+        def forks(record: Any) -> bool:
+            ended.append(in_child(locks.close))
+            return finish(record)
+
+        monkeypatch.setattr(locks._session.driver.schedule, "finish", forks)
+        lease.release()
+        monkeypatch.undo()
+        assert ended == [None]
+        with lock as again:
+            assert again.token == lease.token == raw.get(f"holdfast:{{{name}}}").decode()
 
 
 def _works(url: str, name: str) -> None:

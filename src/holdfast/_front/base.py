@@ -265,6 +265,8 @@ class Front:
         """In the child: nothing is held, nothing runs; it has a client of its own."""
         for record in self.schedule:
             record.lose("forked")
+        self.asking.clear()  # of the parent, which goes on with both
+        self.leaving.clear()
         self.client.abandon()
         self.topology.forget(engine())
         self.client.front._begin(os.urandom(12).hex())

@@ -41,7 +41,6 @@ _SLICE = 500
 class Closing(Runner):
     """A runner that ends with its client."""
 
-    client_id: str
     schedule: Schedule
     lines: Lines
     #: What has what callers ask for (`asking`) and release (`leaving`) by themselves, by its token.
@@ -86,7 +85,7 @@ class Closing(Runner):
             if not await self._until(self._have_left, LEAVE_S):
                 self._stop(lambda task: True)
                 if not await self._until(self._have_left, LEAVE_S):
-                    for asked in self._asked():
+                    for asked in snapshot(self.front.asking.values()):
                         asked.undo()
             self._hurry()
             await Sleep(_LOOK_S)  # what the last of them gives back has been submitted
@@ -116,12 +115,8 @@ class Closing(Runner):
     def _callers(self) -> list[Task]:
         return [task for task in self.tasks if self.is_for_caller(task)]
 
-    def _asked(self) -> list[Any]:
-        """Return what callers ask for by themselves; in a child, what the parent's ask for is none of that."""
-        return [asked for token, asked in snapshot(self.front.asking.items()) if token.startswith(self.client_id)]
-
     def _have_left(self) -> bool:
-        return not self._callers() and not self._asked()
+        return not self._callers() and not self.front.asking
 
     def _stop(self, which: Callable[[Task], bool]) -> None:
         """End the acquires of callers; each gives back what it may have been granted."""
