@@ -9,6 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import fencing
+from holdfast.errors import ServerUnreachable
 from testbed.waiting import eventually
 from tests.support.apis import Api, function_for
 
@@ -86,6 +87,23 @@ def test_what_the_function_raises_comes_out_and_nothing_is_written(
         return [client for client in raw.client_list() if int(client.get("watch", 0)) > 0]
 
     eventually(lambda: not watching(), "no connection is left watching")
+
+
+def test_a_transaction_that_has_ended_reads_nothing_more(locks: Any, api: Api, unique_name: str) -> None:
+    """What it read then would not be watched, and by a connection that no one ends."""
+    ended: list[Any] = []
+
+    def read(tx: Any) -> Any:
+        for earlier in ended:
+            with pytest.raises(ServerUnreachable):
+                yield earlier.get(unique_name)
+        ended.append(tx)
+        return (yield tx.get(unique_name))
+
+    optimistic = locks.optimistic(unique_name)
+    for _ in range(2):
+        assert optimistic.run(function_for(api, read)) is None
+    assert not unwrap(locks)._session.driver.client._sessions
 
 
 def test_a_refused_command_is_an_error(locks: Any, api: Api, raw: Any, unique_name: str) -> None:

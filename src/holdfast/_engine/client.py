@@ -156,14 +156,12 @@ class Client(Agent):
         server.send(packed, patience_s, fits, None if asking else script, answer)
 
     def _send_in(self, effect: Any, server: Server, patience_s: float, _asking: bool, answer: Answer) -> None:
-        """On the connection of its session, which it may end, as trouble does."""
+        """On the connection of its session, which WATCH begins; it may end it, as trouble does."""
         session, sessions, command = effect.session, self._sessions, str(effect.args[0]).upper()
-        if session not in sessions and command == "UNWATCH":
-            self.engine.soon(answer, b"OK", None)  # it has ended
-            return
-        link = sessions.pop(session, None) or server.private()
+        link = sessions.pop(session, None) or (server.private() if command == "WATCH" else None)
         if link is None:
-            self.engine.soon(answer, None, server.gone())
+            over = None if command == "UNWATCH" else server.gone() if server.closed else server.ended()
+            self.engine.soon(answer, b"OK", over)
             return
         ends = command in ("EXEC", "DISCARD", "UNWATCH")
         if not ends:

@@ -171,7 +171,7 @@ class Server:
         def connected(_reply: Reply, failure: RequestFailed | None) -> None:
             link = self.link
             if link is None or not link.is_open:
-                answer(None, failure or self._ended())
+                answer(None, failure or self.ended())
                 return
             if not link.pushes:
                 link = self._inbox = self._inbox or self._new(is_inbox=True)
@@ -179,7 +179,7 @@ class Server:
 
         def subscribed(link: Link, reply: Reply, failure: RequestFailed | None) -> None:
             if failure is None and not link.is_open:
-                failure = self._ended()
+                failure = self.ended()
             if failure is None and link.on_deaf is None:
                 link.on_deaf = self.on_deaf
                 self._look_after(link)
@@ -222,7 +222,7 @@ class Server:
         said = f"connections with a socket: {kind.__name__} has none after connect()"
         return RequestFailed("unfit", said, self.name, maybe_executed=False, transient=False)
 
-    def _ended(self) -> RequestFailed:
+    def ended(self) -> RequestFailed:
         return RequestFailed("broken", "the connection ended", self.name, maybe_executed=False, transient=True)
 
     def forget_link(self, link: Link) -> None:
