@@ -160,8 +160,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "replies that are not waited for are not read until another one is",
             LINK,
-            "in pending))\n            self.rescue()",
-            "in pending))",
+            "DEADLINE, pending)))\n            self.rescue()",
+            "DEADLINE, pending)))",
         ),
         (
             "what is not waited for may lie where messages come",

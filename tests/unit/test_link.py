@@ -196,6 +196,16 @@ def test_the_caller_of_a_request_that_is_not_answered_goes_on_in_time(server: Se
     assert following[1].wait() == ([1, 2], None)
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_those_that_are_asked_together_wait_each_for_its_own_time(server: Server, peer: Peer, count: int) -> None:
+    link = connected(server)
+    peer.answer = lambda words: None
+    told: list[str] = []
+    times = [20.0] * (count - 1) + [0.2]
+    link.put_all([Ask(FIRST, f"t{s}", clock() + s, lambda ask: told.append(ask.token)) for s in times])
+    eventually(lambda: told == ["t0.2"], "the time of the last one was over", 10)
+
+
 def test_a_caller_that_was_held_up_looks_for_its_reply_before_its_time_is_over(server: Server, peer: Peer) -> None:
     """The caller reads by itself, and did not run between the last look and the end of its time."""
     link = connected(server)

@@ -48,7 +48,7 @@ from holdfast._engine.dial import Dial, disconnect
 from holdfast._engine.loop import READ, WRITE, Timer
 from holdfast._engine.matching import BEFORE_VAST, VAST, Matching, is_no_reply
 from holdfast._engine.pack import Group
-from holdfast._engine.requests import MAY_LIE, Ask, Bundle, Messages
+from holdfast._engine.requests import DEADLINE, MAY_LIE, Ask, Bundle, Messages
 from holdfast._runtime.clock import clock
 from holdfast._runtime.greenlets import who_patched
 from holdfast._runtime.handlers import raised_by_handler
@@ -203,9 +203,10 @@ class Link(Matching):
         self._engine.flushes[self] = None
 
     def alone(self, ask: Ask) -> None:
-        """By the engine: send it not together with others."""
-        ask.group = None
-        self.send(ask)
+        """By the engine: send it not together with others, if it is still waited for."""
+        if ask.outcome is None:
+            ask.group = None
+            self.send(ask)
 
     # -- requests of callers ----------------------------------------------------------------------
 
@@ -361,8 +362,9 @@ class Link(Matching):
         """Send those of an event loop, whose tasks wait for them. The engine looks for what is late."""
         self._queue.extend(asks)
         self._write_or_leave()
-        if asks[0].deadline < self._alarm_at:
-            self._engine.call(self.alarm, asks[0].deadline)
+        first_at = min(map(DEADLINE, asks))
+        if first_at < self._alarm_at:
+            self._engine.call(self.alarm, first_at)
         if asks[-1].may_lie:
             self._have_ticks()
         if self.ended or self._seat:
@@ -549,7 +551,7 @@ class Link(Matching):
         if self.ended or not pending:
             return
         if self._armed or pending[0] is first:
-            self.alarm(min(request.deadline for request in pending))
+            self.alarm(min(map(DEADLINE, pending)))
             self.rescue()
         else:
             self._ticks = True
@@ -628,17 +630,13 @@ class Link(Matching):
             self._read()
         if self.ended:
             return
-        now, next_at = clock(), float("inf")
+        now = clock()
         self._alarm, self._alarm_at = None, float("inf")
-        expired: list[Any] = []
-        for request in [*snapshot(self._queue), *self._under_way()]:
-            if request.outcome is None:
-                if request.deadline <= now:
-                    expired.append(request)
-                else:
-                    next_at = min(next_at, request.deadline)
-        if next_at < float("inf"):
-            self.alarm(next_at)
+        requests = [*snapshot(self._queue), *self._under_way()]
+        waiting = [part for request in requests for part in request.parts if part.outcome is None]
+        expired = [part for part in waiting if part.deadline <= now]
+        if len(expired) < len(waiting):
+            self.alarm(min(part.deadline for part in waiting if part.deadline > now))
         connected = self._sock is not None
         for request in expired:
             request.end(None, self.server.silent(connected))

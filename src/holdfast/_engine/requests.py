@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -13,9 +13,9 @@ from holdfast._core.forms import Fits
 from holdfast._engine.pack import Group, PreparedRequest, spelled_out
 from holdfast._lua import Script
 
-__all__ = ["MAY_LIE", "Answer", "Ask", "Bundle", "Messages", "Request"]
+__all__ = ["DEADLINE", "MAY_LIE", "Answer", "Ask", "Bundle", "Messages", "Request"]
 
-MAY_LIE, _DEADLINE, _HOME = attrgetter("may_lie"), attrgetter("deadline"), attrgetter("home")
+MAY_LIE, DEADLINE, _HOME = attrgetter("may_lie"), attrgetter("deadline"), attrgetter("home")
 Answer: TypeAlias = Callable[[Reply, RequestFailed | None], None]
 
 
@@ -38,6 +38,11 @@ class Request:
         self.script = script
         self.answer: Any = answer
         self.outcome: tuple[Reply, RequestFailed | None] | None = None
+
+    @property
+    def parts(self) -> Sequence[Request]:
+        """What ends at a time of its own."""
+        return (self,)
 
     def pack(self) -> bytes:
         """Return its bytes, where they were not wanted yet."""
@@ -113,11 +118,16 @@ class Bundle(Request):
         group = members[0].group
         self._members = members
         self._alone = alone
-        self.deadline = max(map(_DEADLINE, members))
+        self.deadline = min(map(DEADLINE, members))
         self.may_lie = all(map(MAY_LIE, members))
         self.script = group.script
         self.packed = group.packed(members)
         self.outcome = None
+
+    @property
+    def parts(self) -> Sequence[Request]:
+        """Its members: of tasks, each waits for as long as its caller allows."""
+        return self._members
 
     def fits(self, reply: Reply) -> bool:
         """True if the reply is a number for each member."""
