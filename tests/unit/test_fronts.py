@@ -1,11 +1,19 @@
-"""Fronts: Python finds fast what each acquire reads of them."""
+"""Fronts: Python finds fast what each acquire reads of them; what is told by other threads arrives."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import pytest
 
 import holdfast
 import holdfast.asyncio
+from holdfast._front.home import Home
 
 URL = "redis://127.0.0.1:1"
 #: CPython 3.11 keeps 30 attributes in place, but for one or two that it reserves, and those of others in a dictionary.
@@ -25,3 +33,30 @@ async def _attributes() -> int:
 
 def test_the_front_of_tasks_has_few_attributes() -> None:
     assert asyncio.run(_attributes()) <= MOST
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, RuntimeError])
+def test_a_loop_is_woken_though_a_signal_handler_has_raised_as_it_was_before(kind: type[BaseException]) -> None:
+    """By the main thread, which reads replies for the tasks of another one; the engine tells them again."""
+    future, wakes, front = Future[int](), list[Any](), Future[int]()
+
+    def from_thread(wake: Callable[[], None]) -> None:
+        if not wakes:
+            wakes.append(wake)
+            signal.raise_signal(signal.SIGUSR1)
+        wakes.append(wake)
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        raise kind
+
+    loop = SimpleNamespace(key=object(), running=lambda: None, from_thread=from_thread)
+    home = Home(front, loop)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(kind):
+            home.ring(future)
+        home.ring(future)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    wakes[-1]()
+    assert len(wakes) == 2 and future.done()

@@ -19,6 +19,7 @@ from holdfast._engine.link import Link
 from holdfast._engine.requests import Ask
 from holdfast._engine.server import Server
 from holdfast._front.bodies import Body, closers
+from holdfast._runtime.handlers import raised_by_handler
 from holdfast._runtime.waits import Settable
 
 __all__ = ["Home", "Loop", "wake"]
@@ -160,12 +161,14 @@ class Home:
         """By another thread."""
         self._woken.extend(woken)
         if not self._waking:
-            self._waking = True
             try:
+                self._waking = True
                 self.loop.from_thread(self._wake)
-            except RuntimeError:
+            except BaseException as error:
+                self._waking = False  # first: else nothing would wake the loop any more
+                if not isinstance(error, RuntimeError) or raised_by_handler(error):
+                    raise
                 self._woken.clear()  # the loop is closed; its tasks end as garbage, and give back what they asked for
-                self._waking = False
 
     def _wake(self) -> None:
         self._waking = False  # first: what comes from now on wakes the loop again
