@@ -33,10 +33,9 @@ class Body:
         self._open = True
         self._enter()
         record.blocks += (self,)
+        tell(record, self.cancel)  # not through the lease, which must be free to go
         if record.reason is not None:
-            self.cancel("")
-        else:
-            tell(record, self.cancel)  # not through the lease, which must be free to go
+            self.cancel("")  # told twice is told once
 
     def cancel(self, reason: str) -> None:
         """Cancel the block under a lost lease. By the engine, or by a task that has found the loss."""
