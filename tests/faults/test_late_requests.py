@@ -184,7 +184,7 @@ def test_an_answer_that_comes_late_takes_nothing_back(
     lease.extend(LONG_S)
     late.let_go()
     over = time.monotonic() + TTL_S
-    eventually(lambda: not lease._driver.schedule.is_asked(lease._record), "the renewal has ended")
+    eventually(lambda: not lease._driver.schedule._asked, "the renewal has ended")
     while time.monotonic() < over:
         assert lease.remaining() > LONG_S * 0.9
         time.sleep(0.05)

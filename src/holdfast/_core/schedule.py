@@ -202,9 +202,6 @@ class Schedule:
                 until = min(until, record.deadline)
         self._asked_until = until
 
-    def is_asked(self, record: LeaseRecord) -> bool:
-        return id(record) in self._asked
-
     def answered(self, record: LeaseRecord, held: int, ttl_ms: int, sent_at: float, now: float, jitter: float) -> bool:
         """Record a renewal's reply; False if the lease has ended (late, or taken)."""
         self._asked.pop(id(record), None)

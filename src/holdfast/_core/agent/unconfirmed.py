@@ -61,9 +61,6 @@ class Unconfirmed:
         #: The release of each lock that was not answered yet.
         self.latest: dict[str, _Release] = {}
 
-    def __len__(self) -> int:
-        return len(self.latest)
-
     def sent(self, record: LeaseRecord, key: str) -> Callable[[Any, RequestFailed | None], None]:
         """Note that a release is sent now, by any thread. Returns what any thread calls with the answer."""
         release = _Release(record)
