@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from testbed.proxy import Proxy
 from testbed.waiting import eventually
 from tests.support.apis import Api
 from tests.support.standin import Scripted
@@ -84,3 +85,14 @@ def test_a_reply_that_ends_half_way_is_no_grant(api: Api, end: str) -> None:
             outsider = outsiders.enter_context(Scripted(partial(talk, cut=cut)))
             asked.append(api.start(refused, api.connect(outsider.url)))
         assert all(each.result(60) for each in asked)
+
+
+def test_what_is_to_stay_for_a_while_is_cut_to_that_though_its_release_was_broken(
+    near: Any, wire: Proxy, look: Any, unique_name: str
+) -> None:
+    lease = near.lock(unique_name, ttl=60, at_least=20).acquire()
+    resets = wire.on("renew", "reset", most=2)
+    with pytest.raises(holdfast.OutcomeUnknown):
+        lease.release()
+    assert resets.times == 2
+    eventually(lambda: 0 < look.pttl(f"holdfast:{{{unique_name}}}") <= 20_000)

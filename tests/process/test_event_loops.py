@@ -583,3 +583,19 @@ def test_a_request_alone_leaves_before_the_loop_turns(valkey_server: embedded.Se
 
     with redis.Redis.from_url(valkey_server.url) as raw:
         asyncio.run(main())
+
+
+def test_what_is_to_stay_for_a_while_is_cut_to_that_though_its_release_was_cancelled(
+    valkey_server: embedded.Server, look: redis.Redis, unique_name: str
+) -> None:
+    async def main() -> None:
+        async with holdfast.asyncio.connect(valkey_server.url) as locks:
+            lease = await locks.lock(unique_name, ttl=60, at_least=20).acquire()
+            release = asyncio.create_task(lease.release())
+            await asyncio.sleep(0)
+            release.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await release
+
+    asyncio.run(main())
+    assert 0 < look.pttl(f"holdfast:{{{unique_name}}}") <= 20_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -12,6 +13,7 @@ from holdfast._api.lease import LeaseBase, LossBase
 from holdfast._api.leaving import AsyncLeaving, Block, line_of, opening
 from holdfast._api.options import Duration, check_bool, timeout_of, ttl_ms_of
 from holdfast._async.lifecycle import Session
+from holdfast._core.agent.renewals import leave_to_its_time
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, LeaseState, tell
 from holdfast._core.waiting import released
@@ -28,8 +30,6 @@ __all__ = ["Lease", "LeaseState", "Loss", "Wanted"]
 E = TypeVar("E", bound=LossBase)
 
 _RELEASED = LeaseState.RELEASED
-#: A release before the end of `at_least` leaves it that long, s: the answer to that should come before its end.
-_CUT_MIN_S = 1.0
 
 
 class Loss(LossBase):
@@ -273,17 +273,18 @@ class Lease(LeaseBase):
 
     async def _keep(self) -> bool:
         """Release it when `at_least` is over: by its time. That this may end before the answer comes is no loss."""
-        record = self._record
+        record, session = self._record, self._session
         try:
             self._detach()
+            held = await session.run(leave_to_its_time(record, session.settings))
         except (LeaseLost, LeaseReleased):
             return False
-        now = clock()
-        order = record.extending(int(max(_CUT_MIN_S, record.kept_until - now) * 1000), now)
-        if not await self._session.run(record.or_why(order.asks_ms, order)):
+        except BaseException:
+            self._driver.spawn(partial(leave_to_its_time, record, session.settings, record.deadline))
+            raise
+        if not held:
             self._mark_taken()
-            return False
-        return True
+        return held
 
     def _acquired_at(self) -> str:
         code, offset = self._where, self._offset

@@ -18,9 +18,14 @@ from holdfast._core.effects import Answer, Call, Effect, Now, Protocol, rest_of
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import begin
 from holdfast._core.record import LeaseRecord
+from holdfast._core.retry import Retry
 from holdfast._core.schedule import Schedule
+from holdfast._core.settings import Settings
 
-__all__ = ["Renewals"]
+__all__ = ["Renewals", "leave_to_its_time", "quietly"]
+
+#: A release before the end of `at_least` leaves it that long, s: the answer to that should come before its end.
+_CUT_MIN_S = 1.0
 
 
 class _Renewal:
@@ -142,3 +147,16 @@ async def quietly(record: LeaseRecord) -> None:
         await record.release()
     except RequestFailed:
         pass
+
+
+async def leave_to_its_time(record: LeaseRecord, settings: Settings, until: float = 0.0) -> bool:
+    """Cut what was released before the end of `at_least` to the rest of that; tried at least once, and until then."""
+    retry = Retry(settings, until=until)
+    while True:
+        now = await Now()
+        order = record.extending(int(max(_CUT_MIN_S, record.kept_until - now) * 1000), now)
+        try:
+            return await record.or_why(order.asks_ms, order) > 0
+        except RequestFailed as failure:
+            if not await retry.again(failure):
+                raise
