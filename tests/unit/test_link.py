@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import signal
+import socket
 import threading
 import time
 from collections import deque
@@ -325,6 +326,21 @@ def test_who_cannot_connect_has_sent_nothing(engine: Engine) -> None:
         failure = answered.wait()[1]
         assert failure is not None and not failure.maybe_executed
     assert server.link is None and not server._all
+
+
+def test_a_connection_that_is_killed_at_hello_is_made_again(peer: Peer, engine: Engine) -> None:
+    """It is taken for an old proxy, by which no messages come, where that is so again."""
+
+    def make() -> Any:
+        connection = peer.make()
+        if len(peer.ends) == 1:
+            peer.ends[0].shutdown(socket.SHUT_RDWR)
+        return connection
+
+    server = Server(engine, "made", make)
+    assert connected(server).pushes and not server.hello_closes
+    assert len(peer.ends) == 2
+    engine.call(server.close)
 
 
 def test_what_waits_for_a_connection_is_answered_in_time(engine: Engine, peer: Peer) -> None:

@@ -60,19 +60,21 @@ class Dial:
     def _run(self) -> None:
         server, engine = self._server, self._engine
         connection: Any = None
-        pushes = False
+        pushes = closed = False
         try:
-            connection = server.make()
-            _connect(connection, server)
-            server.steps += 1
-            if PUSHES and not server.hello_closes and getattr(connection, "_sock", None) is not None:
+            while True:
+                connection = server.make()
+                _connect(connection, server)
+                server.steps += 1
+                if not PUSHES or server.hello_closes or getattr(connection, "_sock", None) is None:
+                    break
                 try:
                     pushes = _speaks_resp3(connection._sock)
-                except ConnectionError:  # a proxy that closes at a command which it does not know
+                    break
+                except ConnectionError:
                     disconnect(connection)
-                    connection = server.make()
-                    _connect(connection, server)
-                    server.hello_closes = True
+                    # Once it may have been killed, twice it is a proxy that closes at a command which it does not know.
+                    server.hello_closes, closed = closed, True
         except BaseException as error:
             if connection is not None:
                 disconnect(connection)
