@@ -746,14 +746,14 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a renewal that is not answered never ends",
         SCHEDULE,
-        "                        self._asked_until = until\n",
-        "                        pass\n",
+        "            self._plan(record, record.deadline)\n            # (Of one",
+        "            # (Of one",
     ),
     Mutant(
         "a late renewal counts from its last try",
         SCHEDULE,
-        "if record.state is _HELD:\n                        record.due_at",
-        "if True:\n                        record.due_at",
+        "if record.state is _HELD:\n                    record.due_at",
+        "if True:\n                    record.due_at",
     ),
     Mutant("a renewal that has found nothing is taken from its answer", RENEWALS, "is int and answer > 0:", "is int:"),
     Mutant(

@@ -3,9 +3,8 @@
 Law: a loss is known at the local deadline at the latest, also while a renewal hangs.
 
 Theory: most holds are released long before anything is due. A new one is only noted, and planned (which is a heap's
-work) when it has outlived the first part of its ttl. One whose renewal is under way has no place in the heap: nearly
-all are answered long before their deadline, so that the first deadline of all of them is enough to know. The heap is
-cleaned lazily.
+work) when it has outlived the first part of its ttl. One whose renewal is under way stands there by its deadline. The
+heap is cleaned lazily.
 
 Threads: `add` and `remove` are made of atomic operations and may be called at any moment, by any thread and by a signal
 handler in the middle of any other; all else is called by one thread at a time.
@@ -57,9 +56,7 @@ class Schedule:
         self._plan_at: list[float] = []  # when the new ones have to be planned: a heap of which the first counts
         # Well before any renewal can be due.
         self._plan_s_per_ms = settings.renew_fraction * (1 - settings.renew_jitter) / 2000
-        # Those whose renewal is under way, and when the first of them ends, at the earliest.
-        self._asked: dict[int, LeaseRecord] = {}
-        self._asked_until = float("inf")
+        self._asked: dict[int, LeaseRecord] = {}  # their renewal is under way
         self._sequence = itertools.count(1)
         self._settings = settings
         self._early_s_per_ms = settings.renew_early_fraction / 1000
@@ -138,11 +135,7 @@ class Schedule:
     def next_at(self) -> float | None:
         """The next moment at which `due` has something to look at, or None."""
         heap, live = self._heap, self._live
-        if not self._asked:
-            self._asked_until = float("inf")
-        first_at = self._asked_until
-        if self._new and self._plan_at:
-            first_at = min(first_at, self._plan_at[0])
+        first_at = self._plan_at[0] if self._new and self._plan_at else float("inf")
         while heap:
             at, _, key = heap[0]
             record = live.get(key)
@@ -159,48 +152,30 @@ class Schedule:
         to_renew: list[LeaseRecord] = []
         if self._plan_at and self._plan_at[0] <= now:
             self._plan_new(now)
-        if self._asked_until <= now:
-            self._look_at_asked(now)
         heap, live, asked = self._heap, self._live, self._asked
         while heap:
             at, _, key = heap[0]
             record = live.get(key)
-            if record is not None and at == record.next_at:
-                # Half of their time for those that are due most often: many are soon asked for together.
-                early_s = record.crash_ms / _CRASH_EARLY or record.ttl_ms * self._early_s_per_ms
-                if at > now and not (to_renew and at <= now + early_s < record.deadline):
-                    break
+            if record is None or at != record.next_at:
                 heapq.heappop(heap)
-                if record.check_expired(now):
-                    self._over(record, now)
-                elif key in asked or not record.renews or record.renewal_ttl_ms(now) is None:
-                    self._plan(record, record.deadline)
-                elif record.lease is not None and record.lease() is None:
-                    self._plan(record, record.deadline)  # an exception came up in its finalizer, which Python ignores
-                else:
-                    if record.state is _HELD:
-                        record.due_at = at
-                    to_renew.append(record)
-                    asked[key] = record
-                    record.next_at = until = record.deadline
-                    if until < self._asked_until:
-                        self._asked_until = until
-            else:
-                heapq.heappop(heap)
-        return to_renew
-
-    def _look_at_asked(self, now: float) -> None:
-        """End leases whose time is over while their renewals are under way."""
-        asked, live = self._asked, self._live
-        until = float("inf")
-        for key, record in tuple(asked.items()):
-            if live.get(key) is not record:
-                del asked[key]  # released before it was asked for
-            elif record.check_expired(now):
+                continue
+            # Half of their time for those that are due most often: many are soon asked for together.
+            early_s = record.crash_ms / _CRASH_EARLY or record.ttl_ms * self._early_s_per_ms
+            if at > now and not (to_renew and at <= now + early_s < record.deadline):
+                break
+            heapq.heappop(heap)
+            if record.check_expired(now):
                 self._over(record, now)
-            else:
-                until = min(until, record.deadline)
-        self._asked_until = until
+                continue
+            self._plan(record, record.deadline)
+            # (Of one that is dropped and renews still, the finalizer met an exception, which Python ignores.)
+            is_dropped = record.lease is not None and record.lease() is None
+            if record.renews and not is_dropped and key not in asked and record.renewal_ttl_ms(now) is not None:
+                if record.state is _HELD:
+                    record.due_at = at
+                to_renew.append(record)
+                asked[key] = record
+        return to_renew
 
     def answered(self, record: LeaseRecord, held: int, ttl_ms: int, sent_at: float, now: float, jitter: float) -> bool:
         """Record a renewal's reply; False if the lease has ended (late, or taken)."""
