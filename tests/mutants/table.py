@@ -1264,7 +1264,7 @@ LINES: tuple[Mutant, ...] = tuple(
         (
             "a tenure forgets what was told early",
             "_core/early.py",
-            "        if self.take(token, Wake.YIELD):\n",
+            "        if self.pop((token, Wake.YIELD), None) is not None:\n",
             "        if False:\n",
         ),
         ("every tenure is undisturbed", EXCLUSIVE, "self.keys.lock if grant.more else None", "self.keys.lock"),
@@ -1400,7 +1400,12 @@ KEEPS: tuple[Mutant, ...] = tuple(
         ("a repeat of what cut a lease cuts the next one", EXCLUSIVE, "if self.is_cut else", "if False else"),
         ("a lease that others wait behind is kept", "_core/exclusive.py", "kept.wanted = grant.waited", "pass"),
         ("keepers are not told", WANTED, "if not count or count > 0", "if count and count > 0"),
-        ("an early word is forgotten", "_core/early.py", "if self.take(token, Wake.YIELD):", "if False:"),
+        (
+            "an early word is forgotten",
+            "_core/early.py",
+            "if self.pop((token, Wake.YIELD), None) is not None:",
+            "if False:",
+        ),
     )
 )
 
@@ -1429,15 +1434,20 @@ BREAKS: tuple[Mutant, ...] = tuple(
         (
             "a break that comes before its lease is dropped",
             SCHEDULE,
-            "if record.token in self.early or record.held_since < self.hears_since:",
+            "if self.early or record.held_since < self.hears_since:",
             "if False:",
         ),
-        ("an early break is not cleared", NOTICES, "text = early.pop(kind, None)", "text = early.get(kind)"),
+        (
+            "an early break is not cleared",
+            NOTICES,
+            "early.pop((record.token, kind), None)",
+            "early.get((record.token, kind))",
+        ),
         (
             "an early message of another token is taken",
             NOTICES,
-            "self._driver.schedule.early.pop(record.token, {})",
-            "next(iter(self._driver.schedule.early.values()), {})",
+            "self._driver.schedule.early.pop((record.token, kind), None)",
+            "next(iter(self._driver.schedule.early.values()), None)",
         ),
         (
             "early messages are never forgotten",

@@ -17,40 +17,33 @@ from holdfast._core.snapshot import snapshot
 
 __all__ = ["EARLY_MAX", "Early"]
 
-#: Tokens that are remembered; beyond that the oldest go. Most are of leases that have ended.
+#: Messages that are remembered; beyond that the oldest go. Most are of leases that have ended.
 EARLY_MAX = 1_000
 #: Characters of a text that are kept: other programs write them.
 _TEXT_MAX = 1_000
 
 
-class Early(dict[str, dict[str, str]]):
-    """Texts by the kind of the message, by token. One of each client; one thread at a time notes messages."""
+class Early(dict[tuple[str, str], str]):
+    """Texts by the token and the kind of the message. One of each client; one thread at a time notes messages."""
 
     def __init__(self) -> None:
         super().__init__()
         #: What acts when another client waits for it: tenures, by their tokens.
         self.known: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
-    def note(self, token: str, kind: str, text: str = "") -> dict[str, str]:
-        """Remember it; returns all of that token, to take it out of."""
-        of_token = self.setdefault(token, {})
-        of_token[kind] = text[:_TEXT_MAX]
+    def note(self, token: str, kind: str, text: str = "") -> None:
+        """Remember it."""
+        self[token, kind] = text[:_TEXT_MAX]
         while len(self) > EARLY_MAX:
             try:
                 self.pop(next(iter(self)), None)
             except (RuntimeError, StopIteration):
                 pass  # another thread has taken one
-        return of_token
-
-    def take(self, token: str, kind: str) -> bool:
-        """Remove a note of that message; True if there was one."""
-        of_token = self.get(token)
-        return of_token is not None and of_token.pop(kind, None) is not None
 
     def begin(self, token: str, one: Any) -> None:
         """Have what stands on that token be told when another client waits for it."""
         self.known[token] = one
-        if self.take(token, Wake.YIELD):
+        if self.pop((token, Wake.YIELD), None) is not None:
             one.told()
 
     def told(self, token: str) -> None:

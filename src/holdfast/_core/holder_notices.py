@@ -119,9 +119,8 @@ class HolderNotices:
 
     def _meet(self, record: LeaseRecord) -> None:
         """Look up what may have been said of a lease before it began."""
-        early = self._driver.schedule.early.pop(record.token, {})
-        self._heed(record, early, Wake.WANT)
-        self._heed(record, early, Wake.BREAK)
+        self._heed(record, Wake.WANT)
+        self._heed(record, Wake.BREAK)
         if record.alive and record.places and record.held_since < self._driver.schedule.hears_since:
             self._soon(self._look_up(record))
 
@@ -129,9 +128,9 @@ class HolderNotices:
         """Run it where all protocols run: a lease is added by any thread."""
         self._driver.call(self._driver.spawn, protocol)
 
-    def _heed(self, record: LeaseRecord, early: dict[str, str], kind: str) -> None:
+    def _heed(self, record: LeaseRecord, kind: str) -> None:
         """Act on that message, if no one has."""
-        text = early.pop(kind, None)
+        text = self._driver.schedule.early.pop((record.token, kind), None)
         if text is None or not record.alive:
             return
         if kind == Wake.WANT:
@@ -156,10 +155,10 @@ class HolderNotices:
             schedule.early.told(token)
         if wake.kind == Wake.YIELD:
             return
-        early = schedule.early.note(token, wake.kind, wake.text)
+        schedule.early.note(token, wake.kind, wake.text)
         for record in schedule:
             if record.token == token and record.alive:
-                self._heed(record, early, wake.kind)
+                self._heed(record, wake.kind)
                 return
 
     def _broken(self, record: LeaseRecord, by: str) -> None:
