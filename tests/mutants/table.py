@@ -1633,16 +1633,10 @@ _API: tuple[Mutant, ...] = tuple(
                     "what, self.most_waiting = self.most_waiting, None\n",
                 ),
                 (
-                    "readers, writers and permits have no limit",
+                    "no queue has a limit",
                     "_core/by_turns.py",
                     "self.renews, self.most_waiting\n",
                     "self.renews, None\n",
-                ),
-                (
-                    "a lock has no limit",
-                    EXCLUSIVE,
-                    "asks.most_waiting = self.renews, True, self.most_waiting",
-                    "asks.most_waiting = self.renews, True, None",
                 ),
                 (
                     "a waiter inside of its client is not counted",

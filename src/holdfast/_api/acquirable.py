@@ -13,6 +13,7 @@ from holdfast._api import hook
 from holdfast._api.client_info import lease_note_key
 from holdfast._api.leaving import line_of
 from holdfast._api.options import Duration, Options, options_of
+from holdfast._core.by_turns import ByTurns
 from holdfast._core.describe import annotate
 from holdfast._core.effects import Protocol
 from holdfast._core.keys import lock_keys
@@ -26,7 +27,6 @@ from holdfast._core.tokens import MARK, NOTED, client_of, has_note, is_kept
 from holdfast._core.waiting import Busy, Grant
 from holdfast._engine.pack import PreparedRequest
 from holdfast._runtime.clock import clock
-from holdfast._runtime.lazily import importing
 from holdfast.errors import AlreadyHeld, ConfigurationError
 
 __all__ = ["AcquirableBase", "Asked", "ExclusiveBase"]
@@ -118,7 +118,7 @@ class Asked:
 class AcquirableBase:
     """What a lease is acquired of."""
 
-    #: How it is acquired: an `Exclusive`, or `ByTurns`; and the key that says where the inbox has to listen.
+    #: How it is acquired: `ByTurns`; and the key that says where the inbox has to listen.
     _how: Any
     _key: str
 
@@ -164,11 +164,10 @@ class AcquirableBase:
 
     def _by_turns(self, key: str, make: Callable[..., Any]) -> None:
         """Have it acquired by the turn that `make` makes, as `ByTurns`."""
-        with importing:
-            from holdfast._core.by_turns import ByTurns
         session, options = self._session, self._options
         self._key, self._asks = key, None
-        self._how = how = ByTurns(self._name, make, session.settings, session.replicas_for(options.sync_replicas))
+        self._how = how = ByTurns(self._name, session.settings, session.replicas_for(options.sync_replicas))
+        how.make = make
         how.renews, how.most_waiting = options.renew, self._most_waiting
         how.checks, how.witness = session.checks(self._label, self._name, options), session.witness
 
@@ -186,7 +185,7 @@ class AcquirableBase:
     def _ask(
         self, token: str, timeout_s: float | None, sent: bool = False, turn: LocalWaiter | None = None
     ) -> Protocol[Grant | Busy]:
-        """The protocol that acquires. `sent`: its first request was sent already; `turn`: as of `OneServer.acquire`."""
+        """The protocol that acquires. `sent`: its first request was sent already; `turn`: as of `ByTurns.acquire`."""
         how = self._how
         listening = not sent and how.listens and self._session.driver.client.listening(self._key)
         return how.acquire(token, self._ttl_ms, timeout_s, listening, turn)  # type: ignore[no-any-return]

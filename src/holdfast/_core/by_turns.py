@@ -1,4 +1,4 @@
-"""What is acquired by an `Acquisition`, with the methods of `Exclusive`."""
+"""How something is acquired: by a turn for each time."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast._core.effects import Call, Protocol
-from holdfast._core.multilock import SeveralTurns
+from holdfast._core.mutex import Each
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import Sync
 from holdfast._core.settings import Settings
 from holdfast._core.tenure import LocalWaiter, Tenure
-from holdfast._core.waiting import Busy, Grant, request_timeout_for, wait_for
+from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for
 
 __all__ = ["ByTurns"]
 
 
 class ByTurns:
-    """`make`: the turn of a token and a ttl, with settings and `sync`.
+    """What the objects of one name with the same options have in common, so that making one costs little.
 
-    The others are as of `Exclusive`.
+    `make`: the turn of a token and a ttl, with settings and `sync`. `listens`: waiters hear of their turn, so that
+    `acquire` wants to know whether the inbox is open. `renews`, `most_waiting`: as of `Acquisition`. `checks`: makes
+    what looks for deadlocks during one acquire; None: nothing does, and its `check` is the `witness`.
     """
 
-    __slots__ = ("checks", "make", "most_waiting", "name", "renews", "settings", "sync", "witness")
-
+    make: Callable[..., Any]
     listens = True
+    renews = False
+    most_waiting: int | None = None
+    checks: Callable[[], Any] | None = None
+    witness: Any = None
 
-    def __init__(self, name: str, make: Callable[..., Any], settings: Settings, sync: Sync) -> None:
+    def __init__(self, name: str, settings: Settings, sync: Sync = None) -> None:
         self.name = name
-        self.make = make
         self.settings = settings
         self.sync = sync
-        self.renews = False
-        self.most_waiting: int | None = None
-        self.checks: Callable[[], Any] | None = None
-        self.witness: Any = None
 
     def turn(self, token: str, ttl_ms: int) -> Any:
         return self.make(token, ttl_ms, self.settings, self.sync)
@@ -42,25 +42,37 @@ class ByTurns:
     def acquire(
         self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: LocalWaiter | None = None
     ) -> Protocol[Grant | Busy]:
-        asks = self.turn(token, ttl_ms)
+        """Take it, waiting `timeout_s` at most (None: as long as it takes, 0: not at all).
+
+        `turn`: as which it was waited for inside of the client.
+        """
+        return self.acquired_by(self.turn(token, ttl_ms), timeout_s, listening)
+
+    def acquired_by(self, asks: Acquisition, timeout_s: float | None, listening: bool) -> Protocol[Grant | Busy]:
+        """The same by that turn."""
         asks.renews, asks.most_waiting = self.renews, self.most_waiting
         asks.check = self.witness if self.checks is None else self.checks()
-        if isinstance(asks, SeveralTurns):
-            return asks.acquire(timeout_s)
-        return wait_for(asks, timeout_s, listening=listening)
+        return asks.acquire(timeout_s, listening)
 
     def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
-        first = self.turn("", ttl_ms)
-        if self.sync is not None or isinstance(first, SeveralTurns):
+        """The first requests of `acquire` (not listening) and of a release, with "" for the token.
+
+        For drivers that have them ready, and start the protocol only for what goes on after them; None where
+        there is no one first request.
+        """
+        if self.sync is not None:
             return None
-        request_timeout_s = request_timeout_for(ttl_ms, self.settings)
+        first, request_timeout_s = self.turn("", ttl_ms), request_timeout_for(ttl_ms, self.settings)
         return first.ask(False, 0, request_timeout_s), first.undo(0, request_timeout_s)
 
-    def each(self, ttl_ms: int) -> tuple[None, None]:
-        return None, None  # they go alone
+    def each(self, ttl_ms: int) -> tuple[Each, Each] | tuple[None, None]:
+        """The same two as parts of requests for several locks, where there are `first_calls`; None: they go alone."""
+        return None, None
 
     def make_record(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
-        return self.turn(token, ttl_ms).make_record(self.name, grant)  # type: ignore[no-any-return]
+        record: LeaseRecord = self.turn(token, ttl_ms).make_record(self.name, grant)
+        return record
 
     def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:
+        """Undo what an interrupted acquisition may have done. `tenure`: which the token is of, if that is known."""
         return self.turn(token, ttl_ms).give_back()  # type: ignore[no-any-return]

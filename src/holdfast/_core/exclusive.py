@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeAlias, cast
 
 from holdfast._core import mutex, plain, redlock
+from holdfast._core.by_turns import ByTurns
 from holdfast._core.crash import CrashAcquisition
 from holdfast._core.effects import Call, Protocol
 from holdfast._core.failure import RequestFailed
@@ -31,71 +32,38 @@ from holdfast.errors import ConfigurationError
 __all__ = ["Exclusive", "KeptLease", "LocalLease", "OneServer", "OverQuorum"]
 
 
-class _Exclusive(Note):
-    """What the objects of one lock with the same options have in common, so that making one costs little.
+class _Exclusive(ByTurns):
+    """`crash_ms`: as of a record. `asks`: the first requests of acquire and release, once they were made.
 
-    `listens`: waiters hear of their turn, so that `acquire` wants to know whether the inbox is open. `renews`,
-    `most_waiting`: as of `Acquisition`. `checks`: makes what looks for deadlocks during one acquire; None: nothing
-    does, and its `check` is the `witness`. `crash_ms`: as of a record. `asks`: the first requests of acquire and
-    release, once they were made. `in_line`: acquires wait for each other inside of the client.
+    `in_line`: acquires wait for each other inside of the client; `hands_on`: whether they may: see `tenure.py`.
     """
 
-    __slots__ = (
-        *("asks", "checks", "crash_ms", "in_line", "keys", "places", "most_waiting", "renews", "settings", "sync"),
-        "witness",
-    )
-
-    listens = True
+    asks: Any = None
+    in_line = hands_on = False
+    crash_ms = 0
 
     def __init__(self, keys: LockKeys, settings: Settings, sync: Sync = None) -> None:
-        super().__init__()
+        super().__init__(keys.name, settings, sync)
         self.keys = keys
-        self.asks: Any = None
-        self.in_line = False
-        #: As `Acquisition.places`.
-        self.places: tuple[LockKeys, ...] = (keys,) if self.listens else ()
-        self.renews = False
-        self.checks: Callable[[], Any] | None = None
-        self.most_waiting: int | None = None
-        self.crash_ms = 0
-        self.witness: Any = None
-        self.settings = settings
-        self.sync = sync
-
-    @property
-    def hands_on(self) -> bool:
-        """Whether those that wait in one client may do so there: see `tenure.py`."""
-        return False
-
-    def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
-        """The first requests of `acquire` (not listening) and of a release, with "" for the token.
-
-        For drivers that have them ready, and start the protocol only for what goes on after them; None where
-        there is no one first request.
-        """
-        return None
-
-    def each(self, ttl_ms: int) -> tuple[Each, Each]:
-        """The same two as parts of requests for several locks; where there are `first_calls`."""
-        raise NotImplementedError
 
 
-class OneServer(_Exclusive):
+class OneServer(_Exclusive, Note):
     """One server decides; `sync`: with the replicas that have to acknowledge; `scripts`: whether it has any."""
-
-    __slots__ = ("scripts",)
 
     def __init__(self, keys: LockKeys, settings: Settings, sync: Sync = None, scripts: Scripts | None = None) -> None:
         super().__init__(keys, settings, sync)
         self.scripts = Scripts() if scripts is None else scripts
+        #: As `Acquisition.places`.
+        self.places: tuple[LockKeys, ...] = (keys,)
+
+    def turn(self, token: str, ttl_ms: int, *local: Any) -> LockAcquisition:
+        """Make the turn of that token. `local`: its turn inside of the client, and its tenure."""
+        kind = CrashAcquisition if "!" in token and crash_ms_of(token) else LockAcquisition
+        return kind(self.keys, token, ttl_ms, self.settings, self.sync, *local)
 
     def acquire(
         self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: LocalWaiter | None = None
     ) -> Protocol[Grant | Busy]:
-        """Take it, waiting `timeout_s` at most (None: as long as it takes, 0: not at all).
-
-        `turn`: as which it was waited for inside of the client.
-        """
         if self.scripts.refused and self.sync is None:
             return self._plainly(token, ttl_ms, timeout_s)
         return self._acquire(token, ttl_ms, timeout_s, listening, turn)
@@ -103,17 +71,14 @@ class OneServer(_Exclusive):
     async def _acquire(
         self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: LocalWaiter | None
     ) -> Grant | Busy:
-        keys, settings, scripts = self.keys, self.settings, self.scripts
+        asks = self.turn(token, ttl_ms, turn)
+        asks.unused = True
         try:
-            kind = CrashAcquisition if "!" in token else LockAcquisition
-            asks = kind(keys, token, ttl_ms, settings, self.sync, turn)
-            asks.renews, asks.unused, asks.most_waiting = self.renews, True, self.most_waiting
-            asks.check = self.witness if self.checks is None else self.checks()
-            return await wait_for(asks, timeout_s, listening=listening)
+            return await self.acquired_by(asks, timeout_s, listening)
         except RequestFailed as failure:
-            if self.sync is not None or not await plain.no_scripts(failure, keys, settings):
+            if self.sync is not None or not await plain.no_scripts(failure, self.keys, self.settings):
                 raise
-            scripts.refuse(failure)
+            self.scripts.refuse(failure)
         return await self._plainly(token, ttl_ms, timeout_s)
 
     def _plainly(self, token: str, ttl_ms: int, timeout_s: float | None) -> Protocol[Grant | Busy]:
@@ -128,17 +93,13 @@ class OneServer(_Exclusive):
         return PlainAcquisition(self.keys, token, ttl_ms, self.settings, self.scripts)
 
     @property
-    def hands_on(self) -> bool:
+    def hands_on(self) -> bool:  # type: ignore[override]
         # (A turn that waits here is not seen by those that look for deadlocks, nor counted by the server.)
         usual = self.checks is None and self.most_waiting is None and not self.crash_ms
         return usual and self.sync is None and not self.scripts.refused
 
     def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
-        if self.sync is not None or self.scripts.refused or self.crash_ms:
-            return None
-        turn = LockAcquisition(self.keys, "", ttl_ms, self.settings)
-        request_timeout_s = request_timeout_for(ttl_ms, self.settings)
-        return turn.ask(False, 0, request_timeout_s), turn.undo(0, request_timeout_s)
+        return None if self.scripts.refused or self.crash_ms else super().first_calls(ttl_ms)
 
     def each(self, ttl_ms: int) -> tuple[Each, Each]:
         keys = self.keys
@@ -149,7 +110,7 @@ class OneServer(_Exclusive):
         if "!" in token and crash_ms_of(token):
             return _CrashRecord(self, token, grant, ttl_ms)
         if grant.more == plain.PLAIN:
-            return self._plain(token, ttl_ms).make_record(self.keys.name, grant)
+            return self._plain(token, ttl_ms).make_record(self.name, grant)
         since, until = grant.sent_at, grant.until
         if not grant.stray:
             if grant.turn is not None:
@@ -158,8 +119,7 @@ class OneServer(_Exclusive):
                 kept = self._begin_to_keep(token, grant, ttl_ms)
                 return KeptLease(self, kept, kept, token, grant.fence, ttl_ms, since, until)
         until, is_short = (grant.deadline, False) if until is None else (until, True)
-        made = LockRecord(self.keys.name, token, grant.fence, ttl_ms, since, None, None, until, is_short)
-        made._exclusive = self
+        made = LockRecord(self, token, grant.fence, ttl_ms, since, until, is_short)
         if grant.stray:
             made.stray = True
         return made
@@ -187,10 +147,8 @@ class OneServer(_Exclusive):
         return line.record
 
     def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:
-        """Undo what an interrupted acquisition may have done. `tenure`: which the token is of, if that is known."""
-        if self.scripts.refused:
-            return self._plain(token, ttl_ms).give_back()
-        return LockAcquisition(self.keys, token, ttl_ms, self.settings, tenure=tenure).give_back()
+        turn = self._plain(token, ttl_ms) if self.scripts.refused else self.turn(token, ttl_ms, None, tenure)
+        return turn.give_back()
 
     def inspect(self) -> Protocol[LockSeen]:
         if self.scripts.refused:
@@ -212,8 +170,18 @@ class LockRecord(LeaseRecord):
 
     __slots__ = ("_exclusive",)
 
-    _exclusive: OneServer
-    _acquisition = LockAcquisition
+    def __init__(
+        self,
+        exclusive: OneServer,
+        token: str,
+        fence: int,
+        ttl_ms: int,
+        since: float,
+        until: float | None,
+        is_short: bool = True,
+    ) -> None:
+        super().__init__(exclusive.name, token, fence, ttl_ms, since, None, None, until, is_short)
+        self._exclusive = exclusive
 
     @property
     def places(self) -> tuple[LockKeys, ...]:  # type: ignore[override]  # never set
@@ -229,10 +197,7 @@ class LockRecord(LeaseRecord):
 
     def asks(self) -> LockAcquisition:
         """Make what it is renewed and released as."""
-        exclusive = self._exclusive
-        asks = self._acquisition(
-            exclusive.keys, self.token, self.ttl_ms, exclusive.settings, exclusive.sync, tenure=self.tenure
-        )
+        asks = self._exclusive.turn(self.token, self.ttl_ms, None, self.tenure)
         asks.stray = self.stray
         asks.ttl_ms = self.most_ms  # how long a give-back may have to be tried
         if self.short_s:
@@ -251,13 +216,11 @@ class _CrashRecord(LockRecord):
 
     __slots__ = ()
 
-    _acquisition = CrashAcquisition
     _unheard = False  # by the last answer
     usual_renewal = LeaseRecord.usual_renewal
 
     def __init__(self, exclusive: OneServer, token: str, grant: Grant, ttl_ms: int) -> None:
-        super().__init__(exclusive.keys.name, token, grant.fence, ttl_ms, grant.sent_at, None, None, grant.until)
-        self._exclusive = exclusive
+        super().__init__(exclusive, token, grant.fence, ttl_ms, grant.sent_at, grant.until)
         self.crash_ms, self.stray = crash_ms_of(token), grant.stray
         # One that was pushed is not noted as alive, so that others do not get in early.
         self.proved_until = deadline(grant.sent_at, self.crash_ms)
@@ -298,8 +261,7 @@ class LocalLease(LockRecord):
         since: float,
         until: float | None,
     ) -> None:
-        super().__init__(exclusive.keys.name, token, fence, ttl_ms, since, None, None, until)
-        self._exclusive = exclusive
+        super().__init__(exclusive, token, fence, ttl_ms, since, until)
         self.turn = turn
         self.tenure: Any = tenure
         if tenure is not None:
@@ -382,8 +344,6 @@ class KeptLease(LocalLease):
 class OverQuorum(_Exclusive):
     """A majority of independent servers decides."""
 
-    __slots__ = ("quorum",)
-
     listens = False
 
     def __init__(self, keys: LockKeys, settings: Settings, quorum: Quorum) -> None:
@@ -396,12 +356,15 @@ class OverQuorum(_Exclusive):
         waits = timeout_s is None or timeout_s > 0
         return wait_for(QuorumAcquisition(self.quorum, self.keys, token, ttl_ms, waits), timeout_s)
 
+    def first_calls(self, ttl_ms: int) -> None:
+        """None: each round asks all members."""
+
     def make_record(self, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
         assert grant.more is not None
         held, unsure = grant.more
         turn = QuorumAcquisition(self.quorum, self.keys, held, ttl_ms)
         turn.first, turn.unsure = token, unsure
-        return turn.make_record(self.keys.name, grant)
+        return turn.make_record(self.name, grant)
 
     def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:
         return redlock.give_back(self.quorum, self.keys, token, ttl_ms)

@@ -104,7 +104,7 @@ class SeveralTurns(MultiAcquisition):
             turn.earlier = self.turns[:]
             self.turns.append(turn)
 
-    async def acquire(self, timeout_s: float | None) -> Grant | Busy:
+    async def acquire(self, timeout_s: float | None, listening: bool = False) -> Grant | Busy:
         """Take all turns in their order, waiting `timeout_s` in all.
 
         Raises `LeaseLost` when one was lost while waiting for another.

@@ -118,11 +118,8 @@ class Note:
     A hint, never cleared but by the next lease: where it is wrong, a line is begun too early or too late.
     """
 
-    __slots__ = ("last",)
-
-    def __init__(self) -> None:
-        #: The lease that came of it, or what stands for one until then.
-        self.last: LeaseRecord | SimpleNamespace = _NONE
+    #: The lease that came of it, or what stands for one until then.
+    last: LeaseRecord | SimpleNamespace = _NONE
 
 
 def is_alone(note: Note, lines: Lines) -> bool:

@@ -30,6 +30,7 @@ from holdfast._core.effects import (
     Effect,
     Listen,
     Now,
+    Protocol,
     Random,
     Reply,
     Sleep,
@@ -247,6 +248,10 @@ class Acquisition:
         """Release: 0 when it was not held. `tombstone_ms` > 0 leaves the queue too and refuses the token that long."""
         args = (self.token, self.settings.fence_ms, self.claim_ms, self.keys.inboxes, tombstone_ms)
         return Call(self.kind.undo, self.all_keys, (*args, *self.undo_more), request_timeout_s)
+
+    def acquire(self, timeout_s: float | None, listening: bool = False) -> Protocol[Grant | Busy]:
+        """As `wait_for`."""
+        return wait_for(self, timeout_s, listening=listening)
 
     def make_record(self, name: str, grant: Grant) -> LeaseRecord:
         """Make the record of a lease that was granted to this turn."""
