@@ -40,7 +40,7 @@ _WHERE_OF: dict[str, tuple[str, ...]] = {
         "Enterable._leave",
     ),
     "lease": tuple(name for name in _WHERE if not name.startswith("Leaving.")),  # where a variable still has it
-    "locked": ("locked.<locals>.decorate.<locals>.call", "_Held._obtain", "Enterable._leave", "Lease._leave"),
+    "locked": ("locked.<locals>.decorate.<locals>.call", "Enterable._leave", "Lease._leave"),
 }
 _KINDS = ["lock", "lease at once", "reentrant", "semaphore", *_WHERE_OF]
 

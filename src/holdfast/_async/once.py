@@ -16,12 +16,12 @@ from typing import Any, TypeAlias
 from holdfast._api.decorated import check_callable
 from holdfast._api.options import check_value
 from holdfast._api.outcome import Outcome, Stored, mark_of, packed_result, unpacked_result
-from holdfast._async.decorators import Held, Skipped, awaited
+from holdfast._async.decorators import awaited
 from holdfast._async.lease import Lease
 from holdfast._async.lifecycle import Session
 from holdfast._async.rwlock import ReadLock, WriteLock
 from holdfast._runtime.clock import clock
-from holdfast.errors import HoldfastError, OnceConflict
+from holdfast.errors import AcquireTimeout, AlreadyHeld, HoldfastError, OnceConflict
 
 __all__ = ["forget", "get_or_set", "once"]
 
@@ -34,37 +34,41 @@ async def _made(session: Session, value: Stored, make: Make, timeout_s: float | 
     if found is not None and not is_stale:
         return False, found
     until = None if timeout_s is None else clock() + timeout_s
+    lock, maker = WriteLock(session, value.name, value.options), None
     try:
-        return await _under_lock(session, value, make, True, None)
-    except Skipped as skipped:
+        async with lock.acquire(timeout=0) as lease:
+            maker = lease.token
+            return await _under_lock(session, value, make, lease)
+    except (AlreadyHeld, AcquireTimeout) as error:
+        if maker is not None:
+            raise  # by `make`
         if found is not None:
             return False, found  # another one makes a new one
-        maker = skipped.token
-    async with Held(ReadLock(session, value.name, value.options), False, _left_s(until)):
+        holder = error.holder if isinstance(error, AcquireTimeout) else None
+        maker = holder.token if holder else ""
+    async with ReadLock(session, value.name, value.options).acquire(timeout=_left_s(until)):
         found = await session.run(value.get())
     if found is not None:
         return False, found
     if value.shares:
         await session.run(value.fail_with(maker))
-    return await _under_lock(session, value, make, False, _left_s(until))
+    async with lock.acquire(timeout=_left_s(until)) as lease:
+        return await _under_lock(session, value, make, lease)
 
 
-async def _under_lock(
-    session: Session, value: Stored, make: Make, only_if_free: bool, timeout_s: float | None
-) -> tuple[bool, bytes]:
-    async with Held(WriteLock(session, value.name, value.options), only_if_free, timeout_s) as lease:
-        found, is_stale = await session.run(value.look())
-        if found is not None and not is_stale:
-            return False, found
-        try:
-            made = await make(lease)
-        except Exception as error:
-            if value.shares:
-                with contextlib.suppress(HoldfastError):  # the next one tries then
-                    await session.run(value.tell(lease.token, error))
-            raise
-        await session.run(value.store(made, lease.fencing_token))
-        return True, made
+async def _under_lock(session: Session, value: Stored, make: Make, lease: Lease) -> tuple[bool, bytes]:
+    found, is_stale = await session.run(value.look())
+    if found is not None and not is_stale:
+        return False, found
+    try:
+        made = await make(lease)
+    except Exception as error:
+        if value.shares:
+            with contextlib.suppress(HoldfastError):  # the next one tries then
+                await session.run(value.tell(lease.token, error))
+        raise
+    await session.run(value.store(made, lease.fencing_token))
+    return True, made
 
 
 def _left_s(until: float | None) -> float | None:
@@ -105,5 +109,5 @@ async def once(
 
 async def forget(session: Session, value: Stored, timeout_s: float | None) -> None:
     """See `Client.forget`."""
-    async with Held(WriteLock(session, value.name, value.options), False, timeout_s) as lease:
+    async with WriteLock(session, value.name, value.options).acquire(timeout=timeout_s) as lease:
         await session.run(value.remove(lease.fencing_token))

@@ -20,11 +20,11 @@ from holdfast._api.decorated import check_callable
 from holdfast._api.options import check_value
 from holdfast._api.outcome import Outcome, Stored, mark_of, packed_result, unpacked_result
 from holdfast._runtime.clock import clock
-from holdfast._sync.decorators import Held, Skipped, awaited
+from holdfast._sync.decorators import awaited
 from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.rwlock import ReadLock, WriteLock
-from holdfast.errors import HoldfastError, OnceConflict
+from holdfast.errors import AcquireTimeout, AlreadyHeld, HoldfastError, OnceConflict
 
 __all__ = ["forget", "get_or_set", "once"]
 
@@ -37,37 +37,41 @@ def _made(session: Session, value: Stored, make: Make, timeout_s: float | None) 
     if found is not None and not is_stale:
         return False, found
     until = None if timeout_s is None else clock() + timeout_s
+    lock, maker = WriteLock(session, value.name, value.options), None
     try:
-        return _under_lock(session, value, make, True, None)
-    except Skipped as skipped:
+        with lock.acquire(timeout=0) as lease:
+            maker = lease.token
+            return _under_lock(session, value, make, lease)
+    except (AlreadyHeld, AcquireTimeout) as error:
+        if maker is not None:
+            raise  # by `make`
         if found is not None:
             return False, found  # another one makes a new one
-        maker = skipped.token
-    with Held(ReadLock(session, value.name, value.options), False, _left_s(until)):
+        holder = error.holder if isinstance(error, AcquireTimeout) else None
+        maker = holder.token if holder else ""
+    with ReadLock(session, value.name, value.options).acquire(timeout=_left_s(until)):
         found = session.run(value.get())
     if found is not None:
         return False, found
     if value.shares:
         session.run(value.fail_with(maker))
-    return _under_lock(session, value, make, False, _left_s(until))
+    with lock.acquire(timeout=_left_s(until)) as lease:
+        return _under_lock(session, value, make, lease)
 
 
-def _under_lock(
-    session: Session, value: Stored, make: Make, only_if_free: bool, timeout_s: float | None
-) -> tuple[bool, bytes]:
-    with Held(WriteLock(session, value.name, value.options), only_if_free, timeout_s) as lease:
-        found, is_stale = session.run(value.look())
-        if found is not None and not is_stale:
-            return False, found
-        try:
-            made = make(lease)
-        except Exception as error:
-            if value.shares:
-                with contextlib.suppress(HoldfastError):  # the next one tries then
-                    session.run(value.tell(lease.token, error))
-            raise
-        session.run(value.store(made, lease.fencing_token))
-        return True, made
+def _under_lock(session: Session, value: Stored, make: Make, lease: Lease) -> tuple[bool, bytes]:
+    found, is_stale = session.run(value.look())
+    if found is not None and not is_stale:
+        return False, found
+    try:
+        made = make(lease)
+    except Exception as error:
+        if value.shares:
+            with contextlib.suppress(HoldfastError):  # the next one tries then
+                session.run(value.tell(lease.token, error))
+        raise
+    session.run(value.store(made, lease.fencing_token))
+    return True, made
 
 
 def _left_s(until: float | None) -> float | None:
@@ -108,5 +112,5 @@ def once(
 
 def forget(session: Session, value: Stored, timeout_s: float | None) -> None:
     """See `Client.forget`."""
-    with Held(WriteLock(session, value.name, value.options), False, timeout_s) as lease:
+    with WriteLock(session, value.name, value.options).acquire(timeout=timeout_s) as lease:
         session.run(value.remove(lease.fencing_token))
