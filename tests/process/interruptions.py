@@ -387,8 +387,6 @@ def block_ends(code: CodeType) -> frozenset[int]:
 #: Functions between whose last step and the caller's next one CPython looks for no signal: a count is raised, or a kept
 #: lease was taken, and the lease returned. An exception there would leave the count too high, or the lease in a frame.
 _COUNTS_AND_RETURNS = frozenset({"Acquirable._acquire"})
-#: What it returns it has just got from there.
-_HANDS_ON = "Leasable._obtain"
 
 
 #: Here what a Python function returns, a lease, is the argument of a function in C, and CPython looks for signals
@@ -413,8 +411,6 @@ def excused(place: Place) -> bool:
     """True if no signal handler can raise there, though a trace function can."""
     code, offset, _ = place
     if offset in block_ends(code) or (code.co_qualname == _PASSES_ON and offset in _passed_on(code)):
-        return True
-    if code.co_qualname == _HANDS_ON and code.co_code[offset] == dis.opmap["RETURN_VALUE"]:
         return True
     return code.co_qualname in _COUNTS_AND_RETURNS and offset in _straight_returns(code)
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Self
 
 from holdfast._api import hook
 from holdfast._api.client_info import lease_note_key
+from holdfast._api.lease_stack import LeaseStack
 from holdfast._api.leaving import line_of
 from holdfast._api.options import Duration, Options, options_of
 from holdfast._core.by_turns import ByTurns
@@ -143,6 +144,8 @@ class AcquirableBase:
         self._ttl_ms = options.ttl_ms
         #: What the owner in its tokens has in front, behind the mark.
         self._noted = "" if options.note_text is None else NOTED
+        #: Who is inside of blocks that no `with` statement knows, by which lease.
+        self._entered: LeaseStack[int, Any] = LeaseStack(session.has_ended)
         self._owned_as: tuple[str, ...] = (f"{self._kind}:{name}",)
         #: The first requests of acquire and release, ready but for the token; () where there are none.
         self._asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] | None = None

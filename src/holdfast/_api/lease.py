@@ -22,7 +22,7 @@ __all__ = ["LeaseBase", "LossBase"]
 _RELEASED = LeaseState.RELEASED
 #: Functions that do nothing but hand a lease on, and where they are.
 _RETURNING = frozenset(
-    {"_acquire", "_granted", "_obtain", "_resume", "acquire", "adopt", "try_acquire", "__aenter__"}
+    {"_acquire", "_granted", "_resume", "acquire", "adopt", "try_acquire", "__aenter__"}
     | {"upgrade", "downgrade", "campaign"}
 )
 _HERE = os.path.dirname(os.path.dirname(__file__))

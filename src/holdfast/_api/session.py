@@ -45,6 +45,7 @@ class SessionBase:
     moves: bool
     #: The front of its API.
     driver: Any
+    has_ended: Callable[[int], bool]
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -54,8 +54,8 @@ class Condition(Enterable[Lease]):
         """The lock it belongs to."""
         return self._lock
 
-    def _obtain(self, frame: FrameType) -> Awaitable[Lease]:
-        return self._lock._obtain(frame)
+    def _acquire(self, frame: FrameType) -> Awaitable[Lease]:
+        return self._lock._acquire(frame)
 
     def _lease(self, operation: str) -> Lease:
         lock = self._lock

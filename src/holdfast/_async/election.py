@@ -13,7 +13,7 @@ from holdfast._api.options import Duration, Options, timeout_of
 from holdfast._async.decorators import awaited
 from holdfast._async.entering import Enterable
 from holdfast._async.lease import Lease, LeaseState
-from holdfast._async.lifecycle import Session, has_ended
+from holdfast._async.lifecycle import Session
 from holdfast._async.lock import Lock
 from holdfast._runtime.clock import clock
 from holdfast.errors import ConfigurationError, LeaseLost, ServerUnreachable
@@ -56,8 +56,8 @@ class Election(Enterable[Lease]):
         self._session = session
         self._name = name
         self._lock = _Leadership(session, name, options)
-        self._leads: Leads[Any, Lease] = Leads(has_ended, _is_over)
-        self._entered = LeaseStack(has_ended)
+        self._leads: Leads[Any, Lease] = Leads(session.has_ended, _is_over)
+        self._entered = LeaseStack(session.has_ended)
 
     @property
     def name(self) -> str:
@@ -86,8 +86,8 @@ class Election(Enterable[Lease]):
         lock = self._lock if on_wait is None else self._lock._telling(on_wait)
         lease: Lease | None = None
         try:
-            # sync: lease = lock._acquire(timeout_of(timeout), sys._getframe(1), "", cancel)
-            lease = await lock._acquire(timeout_of(timeout), sys._getframe(1))
+            # sync: lease = lock._acquire(sys._getframe(1), timeout_of(timeout), "", cancel)
+            lease = await lock._acquire(sys._getframe(1), timeout_of(timeout))
             self._leads.won(self._session.me(), lease)
             return lease
         except BaseException:
@@ -165,8 +165,8 @@ class Election(Enterable[Lease]):
                     won._abandon()
                     self._leads.forget(won)
 
-    def _obtain(self, frame: FrameType) -> Awaitable[Lease]:
-        return self._lock._obtain(frame)
+    def _acquire(self, frame: FrameType) -> Awaitable[Lease]:
+        return self._lock._acquire(frame)
 
     def _begin(self, lease: Lease) -> None:
         self._leads.won(self._session.me(), lease)

@@ -16,7 +16,7 @@ from holdfast._reports.observing import Reports
 from holdfast._runtime.greenlets import who_patched
 from holdfast.errors import ConfigurationError
 
-__all__ = ["Session", "has_ended"]
+__all__ = ["Session"]
 
 R = TypeVar("R")
 
@@ -25,6 +25,8 @@ class Session(SessionBase):
     """What the locks of one client know of it."""
 
     driver: AioFront
+    #: Whether the task of a number has ended.
+    has_ended = staticmethod(has_ended)
 
     def __init__(self, redis_client: Any, namespace: str | None, settings: Settings, observer: Any = None) -> None:
         topology = topology_of(redis_client, "asyncio")

@@ -15,12 +15,10 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, cast
 
 from holdfast._api.acquirable import ExclusiveBase
-from holdfast._api.lease_stack import LeaseStack
-from holdfast._api.options import Duration, Options, refuse_keywords, timeout_of
+from holdfast._api.options import Duration, refuse_keywords, timeout_of
 from holdfast._async.entering import Enterable
 from holdfast._async.kernel import Acquirable
 from holdfast._async.lease import Lease
-from holdfast._async.lifecycle import Session, has_ended
 from holdfast._core.record import RENEWAL
 from holdfast._core.replies import LockSeen
 from holdfast._core.snapshot import snapshot
@@ -45,11 +43,11 @@ class Acquiring(Enterable[L], Coroutine[Any, Any, L]):
         self._session = lock._session
         self._entered = lock._entered
         self._frames: list[FrameType] = []
-        self._coroutine: Any = lock._acquire(timeout_s, self._frames, mark)
+        self._coroutine: Any = lock._acquire(self._frames, timeout_s, mark)
         # For Python, which complains of one that is never awaited.
         self._coroutine.__qualname__ = "acquire"  # type: ignore[attr-defined]
 
-    def _obtain(self, frame: FrameType) -> Awaitable[L]:
+    def _acquire(self, frame: FrameType) -> Awaitable[L]:
         self._frames.append(frame)
         return self._coroutine  # type: ignore[no-any-return]
 
@@ -67,10 +65,6 @@ class Leasable(Acquirable[L], Enterable[L]):
     """What can be acquired, and entered: the part that all locks share."""
 
     _lease_class: Any = Lease
-
-    def __init__(self, session: Session, name: str, options: Options) -> None:
-        super().__init__(session, name, options)
-        self._entered: LeaseStack[Any, L] = LeaseStack(has_ended)
 
     # sync-say: Cancelling the task ends the waiting at once. => `cancel`: a `holdfast.Cancel` that ends the waiting from another thread.
     # sync-say: Raises `AcquireTimeout`, `DeadlockDetected` => Raises `AcquireTimeout`, `AcquireCancelled`, `DeadlockDetected`
@@ -103,7 +97,7 @@ class Leasable(Acquirable[L], Enterable[L]):
         lock = self if deadlock_check is None else self._checking(deadlock_check)
         if on_wait is not None:
             lock = lock._telling(on_wait)
-        # sync: return lock._acquire(None if timeout is None else timeout_of(timeout), sys._getframe(1), "", cancel)
+        # sync: return lock._acquire(sys._getframe(1), None if timeout is None else timeout_of(timeout), "", cancel)
         return Acquiring(lock, None if timeout is None else timeout_of(timeout))
 
     def _telling(self, on_wait: Callable[[Waiting], object]) -> Self:
@@ -117,12 +111,9 @@ class Leasable(Acquirable[L], Enterable[L]):
     async def try_acquire(self) -> L | None:
         """Acquire it if it is free and has no waiters; None otherwise, at once."""
         try:
-            return await self._acquire(0.0, sys._getframe(1))
+            return await self._acquire(sys._getframe(1), 0.0)
         except (AcquireTimeout, AlreadyHeld):
             return None
-
-    def _obtain(self, frame: FrameType) -> Awaitable[L]:
-        return self._acquire(None, frame)
 
 
 class Lock(ExclusiveBase, Leasable[Lease]):

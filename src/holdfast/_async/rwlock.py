@@ -41,8 +41,8 @@ class ReadLease(Lease):
         if record.check_expired(clock()):
             raise self._ended("upgrade()")
         side = _Upgrade(self._session, record, self)
-        # sync: return side._acquire(timeout_of(timeout), sys._getframe(1), "", cancel)
-        return await side._acquire(timeout_of(timeout), sys._getframe(1))
+        # sync: return side._acquire(sys._getframe(1), timeout_of(timeout), "", cancel)
+        return await side._acquire(sys._getframe(1), timeout_of(timeout))
 
 
 class WriteLease(Lease):
@@ -73,7 +73,7 @@ class WriteLease(Lease):
             self._session.disown(self)
             record.report.released()
             side = _Downgrade(self._session, record)
-            return await side._acquire(None, sys._getframe(1))
+            return await side._acquire(sys._getframe(1))
         except BaseException:
             if record.half_released():
                 driver.spawn_release(record)  # it may never have begun

@@ -72,13 +72,13 @@ class Semaphore(Leasable[Lease]):
         lock = self if deadlock_check is None else self._checking(deadlock_check)
         if on_wait is not None:
             lock = lock._telling(on_wait)
-        # sync: return lock._acquire(timeout_of(timeout), sys._getframe(1), _mark(permits), cancel)
+        # sync: return lock._acquire(sys._getframe(1), timeout_of(timeout), _mark(permits), cancel)
         return Acquiring(lock, timeout_of(timeout), _mark(permits))
 
     async def try_acquire(self, *, permits: int = 1) -> Lease | None:
         """Acquire this many permits if they are free and there are no waiters; None otherwise, at once."""
         try:
-            return await self._acquire(0.0, sys._getframe(1), _mark(permits))
+            return await self._acquire(sys._getframe(1), 0.0, _mark(permits))
         except AcquireTimeout:
             return None
 

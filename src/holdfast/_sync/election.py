@@ -18,7 +18,7 @@ from holdfast._runtime.clock import clock
 from holdfast._sync.decorators import awaited
 from holdfast._sync.entering import Enterable
 from holdfast._sync.lease import Lease, LeaseState
-from holdfast._sync.lifecycle import Session, has_ended
+from holdfast._sync.lifecycle import Session
 from holdfast._sync.lock import Lock
 from holdfast.errors import ConfigurationError, LeaseLost, ServerUnreachable
 
@@ -57,8 +57,8 @@ class Election(Enterable[Lease]):
         self._session = session
         self._name = name
         self._lock = _Leadership(session, name, options)
-        self._leads: Leads[Any, Lease] = Leads(has_ended, _is_over)
-        self._entered = LeaseStack(has_ended)
+        self._leads: Leads[Any, Lease] = Leads(session.has_ended, _is_over)
+        self._entered = LeaseStack(session.has_ended)
 
     @property
     def name(self) -> str:
@@ -87,7 +87,7 @@ class Election(Enterable[Lease]):
         lock = self._lock if on_wait is None else self._lock._telling(on_wait)
         lease: Lease | None = None
         try:
-            lease = lock._acquire(timeout_of(timeout), sys._getframe(1), "", cancel)
+            lease = lock._acquire(sys._getframe(1), timeout_of(timeout), "", cancel)
             self._leads.won(self._session.me(), lease)
             return lease
         except BaseException:
@@ -163,8 +163,8 @@ class Election(Enterable[Lease]):
                     won._abandon()
                     self._leads.forget(won)
 
-    def _obtain(self, frame: FrameType) -> Lease:
-        return self._lock._obtain(frame)
+    def _acquire(self, frame: FrameType) -> Lease:
+        return self._lock._acquire(frame)
 
     def _begin(self, lease: Lease) -> None:
         self._leads.won(self._session.me(), lease)

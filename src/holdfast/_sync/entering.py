@@ -26,7 +26,7 @@ class Enterable(Generic[L]):
     #: Who is inside, by which lease, where no `with` statement knows it.
     _entered: LeaseStack[Any, L]
 
-    def _obtain(self, frame: FrameType) -> L:
+    def _acquire(self, frame: FrameType) -> L:
         """Acquire what the block runs under, for that frame."""
         raise NotImplementedError
 
@@ -42,7 +42,7 @@ class Enterable(Generic[L]):
         if block is None:
             block = []
         try:
-            block.append(self._obtain(sys._getframe(1)))
+            block.append(self._acquire(sys._getframe(1)))
             self._begin(block[0])
             if not is_known:  # its end has to find it
                 self._entered.push(self._session.me(), block[0], sys._getframe(1))

@@ -42,7 +42,7 @@ class Acquirable(AcquirableBase, Generic[L]):
 
     _session: Session
 
-    def _acquire(self, timeout_s: float | None, frame: Any, mark: str = "", cancel: Any = None) -> L:
+    def _acquire(self, frame: Any, timeout_s: float | None = None, mark: str = "", cancel: Any = None) -> L:
         if hook.observer is not None:
             hook.observer.acquiring(self._name, self._label, timeout_s)
         if cancel is not None:

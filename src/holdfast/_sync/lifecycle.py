@@ -17,7 +17,7 @@ from holdfast._core.settings import Settings
 from holdfast._front.threads import ThreadsFront, has_ended
 from holdfast._reports.observing import Reports
 
-__all__ = ["Session", "has_ended"]
+__all__ = ["Session"]
 
 R = TypeVar("R")
 
@@ -26,6 +26,8 @@ class Session(SessionBase):
     """What the locks of one client know of it."""
 
     driver: ThreadsFront
+    #: Whether the thread of a number has ended.
+    has_ended = staticmethod(has_ended)
 
     def __init__(self, redis_client: Any, namespace: str | None, settings: Settings, observer: Any = None) -> None:
         topology = topology_of(redis_client, "threads")

@@ -13,8 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from holdfast._api.acquirable import ExclusiveBase
-from holdfast._api.lease_stack import LeaseStack
-from holdfast._api.options import Duration, Options, refuse_keywords, timeout_of
+from holdfast._api.options import Duration, refuse_keywords, timeout_of
 from holdfast._core.record import RENEWAL
 from holdfast._core.replies import LockSeen
 from holdfast._core.snapshot import snapshot
@@ -25,7 +24,6 @@ from holdfast._runtime.lazily import importing, lazily
 from holdfast._sync.entering import Enterable
 from holdfast._sync.kernel import Acquirable
 from holdfast._sync.lease import Lease
-from holdfast._sync.lifecycle import Session, has_ended
 from holdfast.errors import AcquireTimeout, AlreadyHeld, LeaseLost
 
 if TYPE_CHECKING:
@@ -40,10 +38,6 @@ class Leasable(Acquirable[L], Enterable[L]):
     """What can be acquired, and entered: the part that all locks share."""
 
     _lease_class: Any = Lease
-
-    def __init__(self, session: Session, name: str, options: Options) -> None:
-        super().__init__(session, name, options)
-        self._entered: LeaseStack[Any, L] = LeaseStack(has_ended)
 
     def acquire(
         self,
@@ -72,7 +66,7 @@ class Leasable(Acquirable[L], Enterable[L]):
         lock = self if deadlock_check is None else self._checking(deadlock_check)
         if on_wait is not None:
             lock = lock._telling(on_wait)
-        return lock._acquire(None if timeout is None else timeout_of(timeout), sys._getframe(1), "", cancel)
+        return lock._acquire(sys._getframe(1), None if timeout is None else timeout_of(timeout), "", cancel)
 
     def _telling(self, on_wait: Callable[[Waiting], object]) -> Self:
         """The same, which tells that function what it waits for; in the queue on the server, by the protocol."""
@@ -85,12 +79,9 @@ class Leasable(Acquirable[L], Enterable[L]):
     def try_acquire(self) -> L | None:
         """Acquire it if it is free and has no waiters; None otherwise, at once."""
         try:
-            return self._acquire(0.0, sys._getframe(1))
+            return self._acquire(sys._getframe(1), 0.0)
         except (AcquireTimeout, AlreadyHeld):
             return None
-
-    def _obtain(self, frame: FrameType) -> L:
-        return self._acquire(None, frame)
 
 
 class Lock(ExclusiveBase, Leasable[Lease]):

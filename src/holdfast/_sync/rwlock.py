@@ -43,7 +43,7 @@ class ReadLease(Lease):
         if record.check_expired(clock()):
             raise self._ended("upgrade()")
         side = _Upgrade(self._session, record, self)
-        return side._acquire(timeout_of(timeout), sys._getframe(1), "", cancel)
+        return side._acquire(sys._getframe(1), timeout_of(timeout), "", cancel)
 
 
 class WriteLease(Lease):
@@ -74,7 +74,7 @@ class WriteLease(Lease):
             self._session.disown(self)
             record.report.released()
             side = _Downgrade(self._session, record)
-            return side._acquire(None, sys._getframe(1))
+            return side._acquire(sys._getframe(1))
         except BaseException:
             if record.half_released():
                 driver.spawn_release(record)  # it may never have begun

@@ -76,12 +76,12 @@ class Semaphore(Leasable[Lease]):
         lock = self if deadlock_check is None else self._checking(deadlock_check)
         if on_wait is not None:
             lock = lock._telling(on_wait)
-        return lock._acquire(timeout_of(timeout), sys._getframe(1), _mark(permits), cancel)
+        return lock._acquire(sys._getframe(1), timeout_of(timeout), _mark(permits), cancel)
 
     def try_acquire(self, *, permits: int = 1) -> Lease | None:
         """Acquire this many permits if they are free and there are no waiters; None otherwise, at once."""
         try:
-            return self._acquire(0.0, sys._getframe(1), _mark(permits))
+            return self._acquire(sys._getframe(1), 0.0, _mark(permits))
         except AcquireTimeout:
             return None
 
