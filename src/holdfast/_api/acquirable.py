@@ -17,8 +17,6 @@ from holdfast._api.options import Duration, Options, options_of
 from holdfast._core.by_turns import ByTurns
 from holdfast._core.describe import annotate
 from holdfast._core.effects import Protocol
-from holdfast._core.keys import lock_keys
-from holdfast._core.kinds import LEASED
 from holdfast._core.lease_cache import CachedLease
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
@@ -335,11 +333,7 @@ class ExclusiveBase(AcquirableBase):
 
     def __init__(self, session: Any, name: str, options: Options, reentrant: bool = False) -> None:
         super().__init__(session, name, options)
-        exclusive = session.shared(self._owned_as[0], options)
-        if exclusive is None:
-            keys = lock_keys(session.namespace, name).of(LEASED[self._kind])
-            exclusive = session.share(self._owned_as[0], options, keys)
-        self._how = exclusive
+        self._how = exclusive = session.exclusive(self._kind, name, options)
         self._keys = exclusive.keys
         self._key = exclusive.keys.lock
         self._asks = exclusive.asks

@@ -20,7 +20,8 @@ from holdfast._api.options import Options
 from holdfast._core.describe import introduce
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.failure import RequestFailed
-from holdfast._core.keys import LockKeys
+from holdfast._core.keys import lock_keys
+from holdfast._core.kinds import LEASED
 from holdfast._core.noting import Witness
 from holdfast._core.plain import Scripts
 from holdfast._core.replicas import Replicas
@@ -68,7 +69,7 @@ class SessionBase:
         self.owners: dict[tuple[str, int], weakref.ref[Any]] = {}
         #: By their tokens, what asks for a lease.
         self.asking: dict[str, Asked] = {}
-        self._shared: dict[tuple[str, Options], Exclusive] = {}
+        self._shared: dict[tuple[str, str, Options], Exclusive] = {}
         self.scripts = Scripts()
         self._replicas: dict[int | None, Replicas] = {}
         self._ifeq: bool | None = None
@@ -82,16 +83,17 @@ class SessionBase:
         #: By (kind, name): the fencing token of the last look, and for how many more looks grants are counted.
         self.looks: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def shared(self, what: str, options: Options) -> Exclusive | None:
-        """Return what `share` made for `what` with these options, or None."""
+    def exclusive(self, kind: str, name: str, options: Options) -> Exclusive:
+        """What all locks of that kind and name with these options have in common."""
         # The first requests of those from before the server refused scripts are scripts.
-        return None if self.scripts.refused else self._shared.get((what, options))
+        made = None if self.scripts.refused else self._shared.get((kind, name, options))
+        return self._share(kind, name, options) if made is None else made
 
-    def share(self, what: str, options: Options, keys: LockKeys) -> Exclusive:
-        """The lock of these keys, for all objects that are called `what` and have these options."""
+    def _share(self, kind: str, name: str, options: Options) -> Exclusive:
         if len(self._shared) >= _SHARED_MAX:
             self._shared.clear()
-        crash_ms = options.crash_release_ms if what.startswith("lock:") else 0
+        crash_ms = options.crash_release_ms if kind == "lock" else 0
+        keys = lock_keys(self.namespace, name).of(LEASED[kind])
         made: Exclusive
         if self.quorum is None:
             made = OneServer(keys, self.settings, self.replicas_for(options.sync_replicas), self.scripts)
@@ -105,8 +107,8 @@ class SessionBase:
                     raise ConfigurationError(option, value, allowed)
             made = OverQuorum(keys, self.settings, self.quorum)
         made.renews, made.most_waiting, made.crash_ms = options.renew, options.queue_limit, crash_ms
-        made.witness, made.checks = self.witness, self.checks(what.partition(":")[0], keys.name, options)
-        self._shared[what, options] = made
+        made.witness, made.checks = self.witness, self.checks(kind, name, options)
+        self._shared[kind, name, options] = made
         return made
 
     def checks(self, label: str, name: str, options: Options) -> Callable[[], Any] | None:
