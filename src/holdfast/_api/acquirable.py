@@ -146,8 +146,7 @@ class AcquirableBase:
         self._entered: LeaseStack[int, Any] = LeaseStack(session.has_ended)
         self._owned_as: tuple[str, ...] = (f"{self._kind}:{name}",)
         #: The first requests of acquire and release, ready but for the token; () where there are none.
-        self._asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] | None = None
-
+        self._asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] = ()
         #: By which the client keeps it after its release; None: it does not.
         self._kept_as: str | None = None
         #: Whose acquires wait for each other inside of the client; None: all ask the server.
@@ -166,16 +165,15 @@ class AcquirableBase:
     def _by_turns(self, key: str, make: Callable[..., Any]) -> None:
         """Have it acquired by the turn that `make` makes, as `ByTurns`."""
         session, options = self._session, self._options
-        self._key, self._asks = key, None
+        self._key = key
         self._how = how = ByTurns(self._name, session.settings, session.replicas_for(options.sync_replicas))
         how.make = make
         how.renews, how.most_waiting = options.renew, self._most_waiting
         how.checks, how.witness = session.checks(self._label, self._name, options), session.witness
+        self._asks = self._prepared()
 
     def _checking(self, deadlock_check: Duration) -> Self:
         """The same with that option."""
-        if self._asks is None:
-            self._prepare()
         made = copy(self)
         made._line_key = None
         made._how = copy(self._how)
@@ -314,15 +312,14 @@ class AcquirableBase:
         """Undo what an interrupted acquire may have done. `tenure`: which the token is of, if that is known."""
         return self._how.give_back(token, self._ttl_ms, tenure)  # type: ignore[no-any-return]
 
-    def _prepare(self) -> None:
-        """Have the first requests ready, where they can be."""
-        calls = self._how.first_calls(self._ttl_ms) if self._session.driver.can_ask else None
+    def _prepared(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
+        """Make the first requests, where they can be ready."""
+        calls = None if self._session.moves else self._how.first_calls(self._ttl_ms)
         if calls is None:
-            self._asks = ()
-        else:
-            acquires, releases = map(PreparedRequest, calls, self._how.each(self._ttl_ms))
-            releases.confirm = self._options.confirm_release
-            self._asks = acquires, releases
+            return ()
+        acquires, releases = map(PreparedRequest, calls, self._how.each(self._ttl_ms))
+        releases.confirm = self._options.confirm_release
+        return acquires, releases
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in _ON_THE_LEASE]
@@ -334,6 +331,10 @@ class ExclusiveBase(AcquirableBase):
     def __init__(self, session: Any, name: str, options: Options, reentrant: bool = False) -> None:
         super().__init__(session, name, options)
         self._how = exclusive = session.exclusive(self._kind, name, options)
+        if exclusive.asks is None:
+            usual = exclusive.hands_on and not self._noted and self._kind == "lock"
+            exclusive.in_line = bool(usual and session.settings.tenure_ms)
+            exclusive.asks = self._prepared()
         self._keys = exclusive.keys
         self._key = exclusive.keys.lock
         self._asks = exclusive.asks
@@ -345,13 +346,6 @@ class ExclusiveBase(AcquirableBase):
             if session.quorum is not None:
                 raise ConfigurationError("cache_for", options.kept_ms / 1000, "None: not supported over a quorum")
             self._kept_as = self._key
-
-    def _prepare(self) -> None:
-        super()._prepare()
-        self._how.asks = self._asks
-        if self._how.hands_on and not self._noted and self._kind == "lock" and self._session.settings.tenure_ms:
-            self._how.in_line = True
-            self._line_key = None if self._reentrant else self._how
 
     def _record_of(self, token: str, fence: int, extensions: int) -> LeaseRecord:
         """Make the record of a token's lease, maybe of another process, after that many extensions. Not watched."""

@@ -103,8 +103,6 @@ class Acquirable(AcquirableBase, Generic[L]):
     def _start(self, asked: Asked) -> PreparedRequest | None:
         """Stand in line, where there is one; returns the first request, where the caller sends that by itself."""
         session, driver = self._session, self._session.driver
-        if self._asks is None:
-            self._prepare()  # from which on it may have a line
         # A signal handler does not wait for others in a thread that has a turn: it has interrupted one of them.
         alone = self._line_key is None or is_alone(self._line_key, driver.lines)
         if not alone and asked.timeout_s != 0 and asked.me not in driver.turning:
@@ -117,7 +115,7 @@ class Acquirable(AcquirableBase, Generic[L]):
             raise driver.closed_error()
         if self._most_waiting == 0:
             asked.timeout_s = 0.0
-        first = self._asks[0] if self._asks and asked.cancel is None and driver.can_ask else None
+        first = self._asks[0] if self._asks and asked.cancel is None else None
         if first is None or first.key in driver.contention or not (asked.turn is None or asked.turn.first):
             return None
         patience_s = first.request_timeout_s

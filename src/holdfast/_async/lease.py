@@ -253,8 +253,7 @@ class Lease(LeaseBase):
             if ask is not None:
                 if not (ask.confirm if wait is None else wait) and driver.release_later(record, ask):
                     return True
-                if driver.can_ask:
-                    outcome = await driver.ask(driver.home, ask, record.token, clock() + ask.request_timeout_s)
+                outcome = await driver.ask(driver.home, ask, record.token, clock() + ask.request_timeout_s)
             done = None if outcome is None or outcome[1] is not None else released(outcome[0])
             held = await driver.release(record, ask, outcome) if done is None else done
         except RequestFailed as failure:

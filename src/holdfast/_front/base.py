@@ -102,7 +102,7 @@ class Front:
         # (All in all no more than 28 attributes: CPython 3.11 finds those of an object that has more slower.)
         self.client, self.client_id = client, client.client_id
         self.engine, self.troubles = client.engine, client.troubles
-        self.can_ask, self.contention, self.releasing = client.can_ask, client.contention, client.releasing
+        self.contention, self.releasing = client.contention, client.releasing
         #: The only server; None where one has to be found by the key.
         self._only = client.only
         self.schedule, self.lines, self.lease_cache = client.schedule, client.lines, client.lease_cache
@@ -158,7 +158,7 @@ class Front:
 
     def release_later(self, record: LeaseRecord, first: PreparedRequest) -> bool:
         """Release it without waiting for the answer; False where it has to be waited for."""
-        if not self.can_ask or self.closed:
+        if self.closed:
             return False
         server = self._only or self.topology.node_for(first.key, None)
         answered = self.releasing.sent(record, first.key)
