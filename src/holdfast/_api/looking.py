@@ -1,16 +1,16 @@
 """Looks at a server, for people: what is held there, by whom, and what clients say of themselves.
 
-The same for both APIs. Protocols, which run in the engine: what takes longer, as reading what a client says of itself,
-is left to the one who asks.
+The same for both APIs. Protocols, which run in the engine: to read what the clients of a long list say of themselves is
+left to the one who asks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from holdfast._api.client_info import client_id_of, client_key, lease_note_key
-from holdfast._api.holder import Described, Told
+from holdfast._api.holder import Described, Holder, Told, holder_of
 from holdfast._api.session import SessionBase
 from holdfast._core.describe import PATIENCE_S, look_up
 from holdfast._core.failure import RequestFailed
@@ -32,9 +32,6 @@ __all__ = [
     "now",
     "page",
 ]
-
-#: What `holder_of` makes a `Holder` of.
-Behind: TypeAlias = tuple[str, int, int, bytes | None, bytes | None]
 
 #: How many holders and waiters of a lock are named.
 NAMED_MAX = 16
@@ -117,17 +114,17 @@ async def _told(session: SessionBase, token: str, patience_s: float = PATIENCE_S
 
 async def behind(
     session: SessionBase, token: str, remaining_ms: int, fence: int, patience_s: float = PATIENCE_S
-) -> Behind:
+) -> Holder:
     """Return who holds by that token. Takes a request the first time that its client is asked about, or its note."""
-    return token, remaining_ms, fence, *await _told(session, token, patience_s)
+    return holder_of(token, remaining_ms, fence, *await _told(session, token, patience_s))
 
 
-async def last_behind(session: SessionBase, kind: str, name: str, token: str) -> Behind:
+async def last_behind(session: SessionBase, kind: str, name: str, token: str) -> Holder:
     """The same for `AcquireTimeout`, with what is left of its time, best effort."""
     return await _behind_in(session, token, await _look_soon(session, kind, name))
 
 
-async def now(lock: Any, seen: Seen) -> tuple[Behind | None, int]:
+async def now(lock: Any, seen: Seen) -> tuple[Holder | None, int]:
     """Return who holds what is waited for, and the place in its queue, as of now, or of the last request."""
     session, token, place = lock._session, seen.holder, seen.place
     if session.quorum is not None:
@@ -153,7 +150,7 @@ async def _look_soon(session: SessionBase, kind: str, name: str) -> Entry | None
         return None
 
 
-async def _behind_in(session: SessionBase, token: str, seen: Entry | None) -> Behind:
+async def _behind_in(session: SessionBase, token: str, seen: Entry | None) -> Holder:
     remaining_ms, fence = -1, 0
     if seen is not None and token in (held := dict(seen.holders)):
         remaining_ms, fence = held[token], seen.fence if seen.kind in ALONE else 0

@@ -167,8 +167,8 @@ class Lock(ExclusiveBase, Leasable[Lease]):
     async def _holder(self, seen: LockSeen) -> Holder | None:
         if not seen.holder:
             return None
-        overview = lazily("holdfast._async.overview")
-        holder: Holder = await overview.holder_by(self._session, seen.holder, seen.remaining_ms, seen.fence)
+        session, looking = self._session, lazily("holdfast._api.looking")
+        holder: Holder = await session.run(looking.behind(session, seen.holder, seen.remaining_ms, seen.fence))
         return holder
 
     async def last_fencing_token(self) -> int:

@@ -143,10 +143,11 @@ class RWLock(RWLockBase):
         seen = await self._inspect()
         with importing:
             from holdfast._api.holder import RWLockStatus
-            from holdfast._async.overview import holder_by
+            from holdfast._api.looking import behind
         writer = None
         if seen.holder:
-            writer = await holder_by(self._session, seen.holder, seen.remaining_ms, seen.fence)
+            session = self._session
+            writer = await session.run(behind(session, seen.holder, seen.remaining_ms, seen.fence))
         return RWLockStatus(self._name, writer, seen.holders, seen.waiters, seen.fence)
 
     async def readers(self) -> int:

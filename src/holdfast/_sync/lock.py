@@ -133,8 +133,8 @@ class Lock(ExclusiveBase, Leasable[Lease]):
     def _holder(self, seen: LockSeen) -> Holder | None:
         if not seen.holder:
             return None
-        overview = lazily("holdfast._sync.overview")
-        holder: Holder = overview.holder_by(self._session, seen.holder, seen.remaining_ms, seen.fence)
+        session, looking = self._session, lazily("holdfast._api.looking")
+        holder: Holder = session.run(looking.behind(session, seen.holder, seen.remaining_ms, seen.fence))
         return holder
 
     def last_fencing_token(self) -> int:

@@ -13,7 +13,7 @@ from holdfast._api.changes import Change, changes
 from holdfast._api.deadlocks import Deadlock, deadlock_of
 from holdfast._api.decorated import check_callable, check_result
 from holdfast._api.holder import Holder, Waiting, holder_of
-from holdfast._api.looking import NAMED_MAX, behind, known, last_behind, listed_as, look, namespace_of, now, page
+from holdfast._api.looking import NAMED_MAX, known, last_behind, listed_as, look, namespace_of, now, page
 from holdfast._api.overview import Listed, listed
 from holdfast._core.describe import look_up
 from holdfast._core.keys import lock_keys
@@ -24,7 +24,7 @@ from holdfast._core.telling import Seen
 from holdfast._sync.lifecycle import Session
 from holdfast.errors import HoldfastError, shown
 
-__all__ = ["everything", "explain", "find_deadlocks", "holder_by", "last_holder", "list_locks", "teller", "watch_lock"]
+__all__ = ["everything", "explain", "find_deadlocks", "last_holder", "list_locks", "teller", "watch_lock"]
 
 #: How many holders and waiters of a lock are named that is watched.
 _WATCHED_MAX = 256
@@ -83,15 +83,10 @@ def last_holder(session: Session, kind: str, name: str, token: str, waited: bool
     """Return the holder for `AcquireTimeout`, best effort; unless `waited`, without a request."""
     if waited:
         try:
-            return holder_of(*session.run(last_behind(session, kind, name, token)))
+            return session.run(last_behind(session, kind, name, token))
         except HoldfastError:
             pass  # what is known of it says enough
     return holder_of(token, -1, 0, *known(session, token))
-
-
-def holder_by(session: Session, token: str, remaining_ms: int, fence: int) -> Holder:
-    """The holder behind that token. Takes a request the first time that its client is asked about, or its note."""
-    return holder_of(*session.run(behind(session, token, remaining_ms, fence)))
 
 
 def teller(lock: Any, on_wait: Callable[[Waiting], object]) -> Callable[[Seen], Any]:
@@ -100,10 +95,9 @@ def teller(lock: Any, on_wait: Callable[[Waiting], object]) -> Callable[[Seen], 
 
     def tell(seen: Seen) -> None:
         try:
-            held, place = lock._session.run(now(lock, seen))
+            holder, place = lock._session.run(now(lock, seen))
         except HoldfastError:
-            held, place = None, seen.place  # it may be why it waits
-        holder = None if held is None else holder_of(*held)
+            holder, place = None, seen.place  # it may be why it waits
         told = Waiting(lock._label, lock._name, seen.waited_s, place + 1 if place >= 0 else None, holder)
         result = on_wait(told)
         check_result(on_wait, result, "threads", "on_wait", "it is called while a lock is waited for")

@@ -144,10 +144,11 @@ class RWLock(RWLockBase):
         seen = self._inspect()
         with importing:
             from holdfast._api.holder import RWLockStatus
-            from holdfast._sync.overview import holder_by
+            from holdfast._api.looking import behind
         writer = None
         if seen.holder:
-            writer = holder_by(self._session, seen.holder, seen.remaining_ms, seen.fence)
+            session = self._session
+            writer = session.run(behind(session, seen.holder, seen.remaining_ms, seen.fence))
         return RWLockStatus(self._name, writer, seen.holders, seen.waiters, seen.fence)
 
     def readers(self) -> int:
