@@ -110,7 +110,7 @@ class Holdfast:
     def settle(self) -> None:
         """Wait for what is sent once, in the background."""
         agent = self._locks._session.driver.client
-        eventually(lambda: not agent.tasks and not agent.releasing, "what was begun has ended")
+        eventually(lambda: not agent.tasks and not agent.releasing.latest, "what was begun has ended")
 
     def close(self) -> None:
         self._locks.close()

@@ -54,7 +54,7 @@ def client(run: Run) -> Table:
         for pairs in parties.values():
             pairs(10)  # connections, scripts, what a client publishes of itself
         agent = locks._session.driver.client
-        eventually(lambda: not agent.tasks and not agent.releasing, "what was begun has ended")
+        eventually(lambda: not agent.tasks and not agent.releasing.latest, "what was begun has ended")
         loop.run_until_complete(asyncio.sleep(0.2))
         found = rounds(run, "client", run.some(25, 3), {who: _cpu(pairs, cycles) for who, pairs in parties.items()})
         steps = {who: _steps(pairs, counted) for who, pairs in parties.items()}
