@@ -41,7 +41,7 @@ class Request:
 
     @property
     def parts(self) -> Sequence[Request]:
-        """What ends at a time of its own."""
+        """Return what ends at a time of its own."""
         return (self,)
 
     def pack(self) -> bytes:
@@ -126,7 +126,7 @@ class Bundle(Request):
 
     @property
     def parts(self) -> Sequence[Request]:
-        """Its members: of tasks, each waits for as long as its caller allows."""
+        """Return its members: of tasks, each waits for as long as its caller allows."""
         return self._members
 
     def fits(self, reply: Reply) -> bool:
