@@ -325,13 +325,16 @@ async def _release_all(
         heard.add(members[at])
         quorum.settled(members[at], token)
 
+    now: float | None = None
     answers: Sequence[Answer] = [None] * len(members)
     try:
+        now = await Now()
         releases = CallMany(calls, request_timeout_s, enough, late)
         # One that finds nothing may have been carried out when it was sent first.
         answers = [1 if a == 0 and releases.repeated.get(at) else a for at, a in enumerate(await releases)]
     finally:
-        now = await Now()
+        if now is None:
+            now = await Now()  # interrupted before anything was sent
         for index, answer in zip(members, answers, strict=True):
             unsettled = answer is None or (isinstance(answer, RequestFailed) and answer.unsettled)
             if unsettled and index not in heard:
