@@ -18,7 +18,7 @@ from typing import Any
 
 from holdfast._core.agent.agent import Agent
 from holdfast._core.agent.runner import SUSPENDED, OnEnd, Task
-from holdfast._core.effects import Call, Command, Listen, Now, Protocol, Random, Reply, Sleep, Spawn, Unlisten
+from holdfast._core.effects import Call, Command, Listen, Protocol, Reply, Sleep, Spawn, Unlisten
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import sharded_inbox
 from holdfast._core.record import LeaseRecord, LeaseState
@@ -148,7 +148,7 @@ class _Watched:
             return effect
         task = self.task
         assert task is not None
-        if kind is Now or kind is Random or world.rng.random() < 0.5:
+        if world.rng.random() < 0.5:
             world.cancelled += 1
             if world.trace is not None:
                 world.note(process.name, f"{task.label}: cancelled before {kind.__name__}")

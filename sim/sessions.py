@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from holdfast._core.effects import Call, Now, Protocol, Spawn
+from holdfast._core.effects import Call, Protocol, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.record import LeaseRecord
@@ -262,7 +262,7 @@ class Sessions(Primitive, Generic[T]):
     async def hold_on(self, process: Process, record: LeaseRecord) -> None:
         """Work while the lease lasts; some extend it now and then."""
         rng, options = self.world.rng, self.world.options
-        now = await Now()
+        now = process.now()
         until = now + rng.expovariate(1 / options.work_s)
         self.plays(f"{self.lease_of(record)}.ensure_held")
         extends = rng.random() < 0.4 and not options.careless
@@ -281,7 +281,7 @@ class Sessions(Primitive, Generic[T]):
                 await self.extend(process, record)
             else:
                 await Work(pause_s)
-            now = await Now()
+            now = process.now()
 
     async def extend(self, process: Process, record: LeaseRecord) -> None:
         """Extend the lease to more or to less than it was."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from holdfast._core.effects import AwaitWake, Call, Command, Listen, Now, Protocol, Random, Spawn, Wake
+from holdfast._core.effects import AwaitWake, Call, Command, Listen, Protocol, Spawn, Wake
 from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
@@ -28,6 +28,7 @@ from holdfast._core.settings import DEFAULT
 from holdfast._core.waiting import Grant
 from holdfast.errors import ConfigurationError
 from sim.server import Server
+from tests.support.steps import driven
 
 KEYS = lock_keys("holdfast", "a")
 TTL_MS, CRASH_MS = 30_000, 900
@@ -114,10 +115,11 @@ class World:
         """Take it to its next request or wake-up."""
         while True:
             try:
-                if isinstance(value, RequestFailed):
-                    effect = operation.protocol.throw(value)
-                else:
-                    effect = operation.protocol.send(value)
+                with driven(self.now, self.random.random):
+                    if isinstance(value, RequestFailed):
+                        effect = operation.protocol.throw(value)
+                    else:
+                        effect = operation.protocol.send(value)
             except (StopIteration, RequestFailed, ConfigurationError) as end:  # the last: closed again and again
                 self.operations.remove(operation)
                 operation.ended(getattr(end, "value", None))
@@ -128,10 +130,6 @@ class World:
                 return
             if isinstance(effect, Listen):
                 self.hears = True
-            elif isinstance(effect, Now):
-                value = self.now()
-            elif isinstance(effect, Random):
-                value = self.random.random()
             elif isinstance(effect, Command):
                 value = self.server.command(*effect.args)
             elif isinstance(effect, Spawn):

@@ -22,9 +22,7 @@ from holdfast._core.effects import (
     Command,
     Effect,
     Listen,
-    Now,
     Protocol,
-    Random,
     Sleep,
     Spawn,
     Unlisten,
@@ -35,6 +33,7 @@ from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.schedule import Schedule
 from holdfast._core.settings import DEFAULT
 from sim.server import Refused, Server, copied
+from tests.support.steps import driven
 
 __all__ = ["MY_ID", "OTHER_ID", "Late", "Request", "World"]
 
@@ -137,14 +136,19 @@ class World:
 
     def run(self, protocol: Protocol[Any]) -> Any:
         """Run to the end, and whatever is left to the background."""
-        try:
-            return self._drive(protocol)
-        finally:
-            while self.background:
-                try:
-                    self._drive(self.background.popleft())
-                except RequestFailed:
-                    pass
+        with driven(lambda: self.now, self._random):
+            try:
+                return self._drive(protocol)
+            finally:
+                while self.background:
+                    try:
+                        self._drive(self.background.popleft())
+                    except RequestFailed:
+                        pass
+
+    def _random(self) -> float:
+        self._sequence += 1
+        return 0.5 + self._sequence / 1_000_000
 
     def _drive(self, protocol: Protocol[Any]) -> Any:
         result: Any = None
@@ -162,11 +166,6 @@ class World:
         raise AssertionError("it does not end")
 
     def _perform(self, effect: Effect[Any]) -> Any:
-        if isinstance(effect, Now):
-            return self.now
-        if isinstance(effect, Random):
-            self._sequence += 1
-            return 0.5 + self._sequence / 1_000_000
         if isinstance(effect, Sleep):
             self.now += effect.seconds
         elif isinstance(effect, Spawn):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
-from holdfast._core.effects import Effect, Protocol
+from holdfast._core.effects import Effect, Protocol, driver
 
-__all__ = ["arun_steps", "drive", "run_steps"]
+__all__ = ["arun_steps", "drive", "driven", "run_steps"]
 
 
 def run_steps(steps: Generator[Any, Any, Any]) -> Any:
@@ -36,18 +38,34 @@ async def arun_steps(steps: Generator[Any, Any, Any]) -> Any:
         return end.value
 
 
-def drive(protocol: Protocol[Any], perform: Callable[[Effect[Any]], Any]) -> Any:
+@contextmanager
+def driven(now: Callable[[], float] | float = 1000.0, random: Callable[[], float] = lambda: 0.5) -> Iterator[None]:
+    """Have protocols in this block see this clock, and these random numbers."""
+    before = driver.set(SimpleNamespace(now=now if callable(now) else lambda: now, random=random))
+    try:
+        yield
+    finally:
+        driver.reset(before)
+
+
+def drive(
+    protocol: Protocol[Any],
+    perform: Callable[[Effect[Any]], Any],
+    now: Callable[[], float] | float = 1000.0,
+    random: Callable[[], float] = lambda: 0.5,
+) -> Any:
     """Run a protocol to its end; what `perform` raises is thrown into it, KeyboardInterrupt too."""
     result: Any = None
     error: BaseException | None = None
-    try:
-        for _ in range(10_000):
-            effect = protocol.send(result) if error is None else protocol.throw(error)
-            result, error = None, None
-            try:
-                result = perform(effect)
-            except (Exception, KeyboardInterrupt) as raised:
-                error = raised
-        raise AssertionError("the protocol does not end")
-    except StopIteration as end:
-        return end.value
+    with driven(now, random):
+        try:
+            for _ in range(10_000):
+                effect = protocol.send(result) if error is None else protocol.throw(error)
+                result, error = None, None
+                try:
+                    result = perform(effect)
+                except (Exception, KeyboardInterrupt) as raised:
+                    error = raised
+            raise AssertionError("the protocol does not end")
+        except StopIteration as end:
+            return end.value

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast._core.deadlocks import Edges, Step, stuck
 from holdfast._core.detecting import Check, Detector, Found
-from holdfast._core.effects import AwaitWake, Call, Command, Effect, Now, Random, Spawn, Wake
+from holdfast._core.effects import AwaitWake, Call, Command, Effect, Spawn, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockAcquisition
@@ -56,10 +56,6 @@ def look(
     did: list[tuple[str, ...]] = []
 
     def perform(effect: Effect[Any]) -> Any:
-        if isinstance(effect, Now):
-            return 1000.0
-        if isinstance(effect, Random):
-            return 0.5
         if isinstance(effect, AwaitWake):
             return wake
         if isinstance(effect, Command):
@@ -96,7 +92,7 @@ def _calls(effect: Spawn) -> list[tuple[str, str]]:
         if isinstance(effect, Call):
             seen.append((effect.script, str(effect.args[0])))
             return 1
-        return 1000.0 if isinstance(effect, Now) else None
+        return None
 
     drive(effect.protocol, perform)
     return seen

@@ -31,6 +31,9 @@ class Holder:
         self.called = False
         self.notices = HolderNotices(self, True)
 
+    def now(self) -> float:
+        return 10.0
+
     def missing_inbox(self, key: str) -> None:
         return None
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast._api.overview import Kind as Listed
 from holdfast._core.abandon import abandon
 from holdfast._core.condition import ConditionAcquisition
-from holdfast._core.effects import Call, Effect, Listen, Now, Spawn
+from holdfast._core.effects import Call, Effect, Listen, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import (
@@ -36,6 +36,7 @@ from holdfast._core.waiting import Acquisition, wait_for
 from holdfast._lua import SCRIPTS
 from holdfast.errors import BrokenBarrierError, ConfigurationError
 from holdfast.web import view
+from tests.support.steps import drive, driven
 
 #: Scripts that are no kind's: of a quorum, of fencing, of what looks and tells.
 OF_NO_KIND = {"counts", "fenced_set", "hears", "overview", "quorum_acquire", "raise_fence", "set_if", "tell", "there"}
@@ -60,9 +61,9 @@ def test_every_script_is_of_a_kind_or_of_none() -> None:
 @pytest.mark.parametrize("turn", TURNS)
 def test_trouble_with_the_inbox_is_about_what_is_asked_for(turn: Acquisition) -> None:
     protocol = wait_for(turn, 10.0, listening=True)
-    effect: Effect[Any] = protocol.send(None)
-    while not isinstance(effect, Listen):
-        effect = protocol.send(1000.0)
+    with driven():
+        effect: Effect[Any] = protocol.send(None)
+    assert isinstance(effect, Listen)
     failure = RequestFailed("broken", "the connection was closed", "server", maybe_executed=False, transient=True)
     failure.about(effect)
     abandon(protocol)
@@ -94,14 +95,16 @@ def test_a_name_without_a_namespace_is_no_key_of_a_kind(kind: Kind) -> None:
 def test_what_grants_no_lease_has_none_that_was_broken(turn: Acquisition, error: type[Exception]) -> None:
     """A refused token is looked up among broken leases, where there can be one."""
     waiting = wait_for(turn, 0.0)
-    answers: dict[type[Effect[Any]], Any] = {Now: 1.0, Call: [-1]}
-    effect = waiting.send(None)
+
+    def perform(effect: Effect[Any]) -> Any:
+        if type(effect) is Spawn:
+            effect.protocol.close()
+            return None
+        assert type(effect) is Call, "no note is looked for"
+        return [-1]
+
     with pytest.raises(error):
-        while True:
-            effect = waiting.send(answers.get(type(effect)))
-            assert type(effect) in (Now, Call, Spawn), "no note is looked for"
-            if type(effect) is Spawn:
-                effect.protocol.close()
+        drive(waiting, perform)
 
 
 def head_of(script: str, section: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast._core.early import Early
-from holdfast._core.effects import Call, Now, Protocol
+from holdfast._core.effects import Call, Effect, Protocol
 from holdfast._core.exclusive import KeptLease, OneServer
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
@@ -18,6 +18,7 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT
 from holdfast._core.tenure import Lines, LocalWaiter
 from holdfast._core.waiting import Grant
+from tests.support.steps import drive
 
 KEYS = lock_keys("holdfast", "x")
 TTL_MS = 30_000
@@ -55,20 +56,12 @@ class Client:
 
 
 def run(protocol: Protocol[Any], sent: list[str], now: float = 0.0, answer: Callable[[Call], Any] = lambda _: 1) -> Any:
-    try:
-        effect = protocol.send(None)
-        while True:
-            if type(effect) is Call:
-                sent.append(effect.script)
-                try:
-                    effect = protocol.send(answer(effect))
-                except RequestFailed as failure:
-                    effect = protocol.throw(failure)
-            else:
-                assert type(effect) is Now, effect
-                effect = protocol.send(now)
-    except StopIteration as end:
-        return end.value
+    def perform(effect: Effect[Any]) -> Any:
+        assert type(effect) is Call, effect
+        sent.append(effect.script)
+        return answer(effect)
+
+    return drive(protocol, perform, now)
 
 
 @pytest.fixture

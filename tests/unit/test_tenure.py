@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast._core.early import EARLY_MAX, Early
-from holdfast._core.effects import AwaitTurn, Effect, Now, Spawn
+from holdfast._core.effects import AwaitTurn, Call, Effect, Spawn
 from holdfast._core.exclusive import LocalLease, OneServer
 from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockAcquisition
@@ -31,7 +31,7 @@ from holdfast._core.tenure import (
 )
 from holdfast._core.tokens import BLOCK, MARK
 from holdfast._core.waiting import Busy, Grant
-from tests.support.steps import drive
+from tests.support.steps import drive, driven
 
 SETTINGS = DEFAULT._replace(tenure_ms=2.0)
 TTL_MS = 30_000
@@ -178,13 +178,12 @@ def test_who_has_waited_for_long_asks_the_server(ttl_ms: int) -> None:
         asked.append(now)
         return Busy(None, now)
 
-    def perform(effect: Effect[Any]) -> Any:
+    def perform(effect: Effect[Any]) -> None:
         nonlocal now
-        if isinstance(effect, AwaitTurn):
-            now += effect.timeout_s
-        return now
+        assert isinstance(effect, AwaitTurn)
+        now += effect.timeout_s
 
-    drive(wait_in_line(turn, ask, _nothing, None, ttl_ms), perform)
+    drive(wait_in_line(turn, ask, _nothing, None, ttl_ms), perform, lambda: now)
     assert asked == [min(ttl_ms, ALONE_MS) / 1000]
     assert turn.over
 
@@ -454,24 +453,29 @@ def test_a_loss_ends_the_line() -> None:
     assert second.first and second.is_called(), "and the next one begins again"
 
 
-@pytest.mark.parametrize("followed", [False, True])
-def test_an_interrupted_release_is_not_forgotten(followed: bool) -> None:
+def test_an_interrupted_release_is_not_forgotten() -> None:
     of = lines()
     first = joined(of, "a:1:1")
     hold(first)
-    second = joined(of, "a:1:2") if followed else None
     protocol = release_in_line(first, LockAcquisition(lock_keys("holdfast", "x"), "a:1:1", TTL_MS))
-    assert type(protocol.send(None)) is Now
-    if second is None:
-        spawned: Any = protocol.throw(Interrupted())
-        assert type(spawned) is Spawn
-        spawned.protocol.close()
-        with pytest.raises(Interrupted):
-            protocol.send(None)
-    else:
-        with pytest.raises(Interrupted):
-            protocol.throw(Interrupted())
-        assert second.passes() == ("a:1:1", "", "")
+    with driven():
+        assert type(protocol.send(None)) is Call
+    spawned: Any = protocol.throw(Interrupted())
+    assert type(spawned) is Spawn
+    spawned.protocol.close()
+    with pytest.raises(Interrupted):
+        protocol.send(None)
+
+
+def test_a_release_that_is_followed_by_a_turn_waits_for_nothing() -> None:
+    of = lines()
+    first = joined(of, "a:1:1")
+    hold(first)
+    second = joined(of, "a:1:2")
+    protocol = release_in_line(first, LockAcquisition(lock_keys("holdfast", "x"), "a:1:1", TTL_MS))
+    with driven(), pytest.raises(StopIteration):
+        protocol.send(None)
+    assert second.passes() == ("a:1:1", "", "")
 
 
 def undisturbed(of: Lines, token: str = "a:1:9", granted_at: float = 10.0) -> Tenure:

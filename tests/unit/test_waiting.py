@@ -13,9 +13,7 @@ from holdfast._core.effects import (
     Command,
     Effect,
     Listen,
-    Now,
     Protocol,
-    Random,
     Sleep,
     Spawn,
     Unlisten,
@@ -61,13 +59,9 @@ class Script:
                 raise KeyboardInterrupt
             return self.perform(effect)
 
-        return drive(protocol, perform)
+        return drive(protocol, perform, lambda: self.now)
 
     def perform(self, effect: Effect[Any]) -> Any:
-        if isinstance(effect, Now):
-            return self.now
-        if isinstance(effect, Random):
-            return 0.5
         if isinstance(effect, Sleep):
             self.now += effect.seconds
         elif isinstance(effect, AwaitWake):
@@ -113,7 +107,7 @@ def test_a_grant_leaves_nothing_behind() -> None:
     driver = Script((0.001, [1, 5]))
     grant = driver.run(acquire(None))
     assert (grant.fence, grant.sent_at) == (5, 1000.0)
-    assert [type(effect) for effect in driver.seen] == [Now, Call, Now]
+    assert [type(effect) for effect in driver.seen] == [Call]
 
 
 def test_a_late_grant_is_asked_for_again() -> None:
@@ -371,7 +365,7 @@ def test_what_was_never_carried_out_is_not_given_back(timeout_s: float) -> None:
 
 @pytest.mark.parametrize(
     "kind, number, gives_back",
-    [(Listen, 1, False), (Call, 1, True), (AwaitWake, 1, True), (Call, 2, True), (AwaitWake, 2, True), (Now, 3, True)],
+    [(Listen, 1, False), (Call, 1, True), (AwaitWake, 1, True), (Call, 2, True), (AwaitWake, 2, True)],
 )
 def test_an_interruption_anywhere_gives_back(kind: type[Effect[Any]], number: int, gives_back: bool) -> None:
     left = [number]
@@ -417,10 +411,9 @@ class Stopped(BaseException):
     """An interruption of a caller."""
 
 
-def test_a_release_that_is_stopped_before_it_has_asked_is_given_back() -> None:
-    """Where others may have it meanwhile, the time is looked at first."""
-    protocol: Any = LockAcquisition(KEYS, TOKEN, 30_000).release(sure_until=1.0)
-    assert type(protocol.send(None)) is Now
+def test_a_release_that_is_stopped_while_it_asks_is_given_back() -> None:
+    protocol: Any = LockAcquisition(KEYS, TOKEN, 30_000).release()
+    assert type(protocol.send(None)) is Call
     given_back = protocol.throw(Stopped())
     assert type(given_back) is Spawn
     given_back.protocol.close()

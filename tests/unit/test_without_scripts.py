@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from holdfast._core.effects import Command, Random, Spawn
+from holdfast._core.effects import Command, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.plain import PlainAcquisition, Scripts, no_scripts
 from holdfast._core.settings import DEFAULT
+from tests.support.steps import driven
 
 
 class Interrupted(BaseException):
@@ -25,8 +26,8 @@ def test_a_session_ends_that_is_interrupted_between_its_watch_and_its_write(comm
     """Watching on, the session would keep a connection until its client is closed."""
     turn = PlainAcquisition(lock_keys("holdfast", "a"), "t", 10_000, DEFAULT, Scripts())
     protocol = turn._next_fence(1.0)
-    assert isinstance(protocol.send(None), Random)
-    effect: Any = protocol.send(0.5)
+    with driven():
+        effect: Any = protocol.send(None)
     sessions: set[str | None] = set()
     for _ in range(commands - 1):
         assert isinstance(effect, Command)
@@ -46,8 +47,8 @@ def test_a_session_ends_that_is_interrupted_between_its_watch_and_its_write(comm
 def test_a_look_at_what_a_user_may_do_ends_its_session_when_it_is_interrupted(commands: int) -> None:
     refused = RequestFailed("NOPERM", "no permission to run 'evalsha'", "", maybe_executed=False, transient=False)
     protocol = no_scripts(refused, lock_keys("holdfast", "a"), DEFAULT)
-    assert isinstance(protocol.send(None), Random)
-    effect: Any = protocol.send(0.5)
+    with driven():
+        effect: Any = protocol.send(None)
     for _ in range(commands - 1):
         effect = protocol.send(_ANSWERS.get(effect.args[0]))
     left: Any = protocol.throw(Interrupted())

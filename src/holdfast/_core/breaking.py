@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast._core.effects import Call, Now, Sleep, Wake
+from holdfast._core.effects import Call, Sleep, Wake, driver
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.kinds import LEASED, RWLOCK, Kind
 from holdfast._core.overview import Entry, keys_of, look_at
@@ -98,13 +98,13 @@ async def take_away(all_held: Sequence[Held], text: str, grace_s: float, setting
     for at, held in enumerate(all_held):
         told = await once_more(held.tell(Wake.BREAK, text, settings))
         if told:
-            waiting.append((at, await Now() + (grace_s if told > 1 else min(grace_s, _UNHEARD_S))))
+            waiting.append((at, driver.get().now() + (grace_s if told > 1 else min(grace_s, _UNHEARD_S))))
     pause_s = _PAUSE_S
     while waiting:
         await Sleep(pause_s)
         pause_s = min(2 * pause_s, _PAUSE_MAX_S)
         for at, until in waiting[:]:
-            if await once_more(all_held[at].tell("", "", settings)) and await Now() < until:
+            if await once_more(all_held[at].tell("", "", settings)) and driver.get().now() < until:
                 continue
             waiting.remove((at, until))
             # Also where it has let go: a waiter whose claim is over would be granted by its token when it asks again.

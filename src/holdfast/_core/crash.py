@@ -13,7 +13,7 @@ still unless others got in.
 
 from __future__ import annotations
 
-from holdfast._core.effects import Call, Listen, Now, Unlisten
+from holdfast._core.effects import Call, Listen, Unlisten, driver
 from holdfast._core.kinds import LOCK
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import RENEWAL, Order
@@ -50,7 +50,7 @@ class CrashAcquisition(LockAcquisition):
             return held
         token = f"{self.token} proves"  # no token, as that of `HolderNotices`
         try:
-            await Listen(token, self.key, request_timeout_for(self.crash_ms, self.settings), deaf_at=await Now())
+            await Listen(token, self.key, request_timeout_for(self.crash_ms, self.settings), deaf_at=driver.get().now())
         finally:
             await Unlisten(token)
         self.short_ms = 2 * self.crash_ms

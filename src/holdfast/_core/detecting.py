@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from holdfast._core.deadlocks import Edges, Party, Step, circle_of, circles, common, party_of, stuck
 from holdfast._core.describe import look_up
-from holdfast._core.effects import AwaitWake, Call, Command, Now, Random, Reply, Sleep, Spawn, Wake
+from holdfast._core.effects import AwaitWake, Call, Command, Reply, Sleep, Spawn, Wake, driver
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, inbox_prefix, lock_keys
 from holdfast._core.kinds import LEASED, LISTED_AS
@@ -73,7 +73,7 @@ class _Waiter(NamedTuple):
     async def pause(self, seconds: float) -> None:
         """Let that time pass. Raises `_Woken`."""
         wake = await AwaitWake(self.token, seconds)
-        if wake is not None or (self.until is not None and await Now() >= self.until):
+        if wake is not None or (self.until is not None and driver.get().now() >= self.until):
             raise _Woken(wake)
 
 
@@ -107,12 +107,12 @@ class Detector:
 
     async def seen(self, waiter: _Waiter) -> Edges:
         """Return what was read last, or read now. Raises `_Woken`."""
-        began_at = await Now()
+        began_at = driver.get().now()
         if began_at >= self._next_at:
             self._next_at, next_at = began_at + _READ_MAX_S, 0.0
             try:
                 self._seen = await self._read(waiter)
-                now = await Now()
+                now = driver.get().now()
                 next_at = now + (now - began_at) / _READ_PART
             finally:
                 self._next_at = next_at
@@ -210,7 +210,7 @@ class Check(NamedTuple):
         pause_s = self.every_s
         try:
             if not await self._look(acquisition, timeout_s, _Waiter(acquisition.token, until)):
-                pause_s = min(pause_s, _CLAIMED_S * (0.5 + await Random()))
+                pause_s = min(pause_s, _CLAIMED_S * (0.5 + driver.get().random()))
         except _Woken as woken:
             return woken.wake, pause_s
         except RequestFailed as failure:
@@ -238,7 +238,7 @@ class Check(NamedTuple):
             circle = circle_of(token, await detector.again(first))
             if not circle:
                 return True
-            if await Now() >= deadline(got.sent_at, _CLAIM_MS):
+            if driver.get().now() >= deadline(got.sent_at, _CLAIM_MS):
                 return False
             # From here on it is over, whatever comes of the request: unanswered, it may be carried out yet, and the
             # claim is left to its ttl for that.

@@ -1,8 +1,8 @@
-"""The only things a protocol may wait for.
+"""The only things a protocol may wait for, and its driver's clock.
 
-Laws: a protocol is an `async def` that awaits effects and other protocols and nothing else; it sees no
-clock, socket, thread or event loop. A driver performs the effects: it takes each from the coroutine,
-does it, and sends the result in (or throws the `RequestFailed`, or the caller's cancellation).
+Laws: a protocol is an `async def` that awaits effects and other protocols and nothing else; it sees no socket, thread
+or event loop, and no clock and no chance but its driver's. A driver performs the effects: it takes each from the
+coroutine, does it, and sends the result in (or throws the `RequestFailed`, or the caller's cancellation).
 
 Theory: an effect's `__await__` yields the effect itself, so `coroutine.send` is all that a driver needs,
 and the very same protocol runs over threads, over asyncio and in the simulator. Written as coroutines, not
@@ -14,7 +14,9 @@ effect, and the protocol is driven to its end. `Spawn` and `Unlisten` never fail
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextvars import ContextVar
 from types import coroutine
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -27,23 +29,37 @@ __all__ = [
     "Call",
     "CallMany",
     "Command",
+    "Driver",
     "Effect",
     "Listen",
-    "Now",
     "Protocol",
-    "Random",
     "Reply",
     "Sleep",
     "Spawn",
     "Tell",
     "Unlisten",
     "Wake",
+    "driver",
     "rest_of",
 ]
 
 R = TypeVar("R")
 Reply: TypeAlias = Any
 Protocol: TypeAlias = Coroutine["Effect[Any]", Any, R]
+
+
+class Driver(typing.Protocol):
+    """What a protocol asks its driver for without waiting."""
+
+    def now(self) -> float:
+        """Return seconds on the local clock that neither jumps nor stops in suspend."""
+
+    def random(self) -> float:
+        """Return a random number in [0, 1)."""
+
+
+#: What drives the protocol that runs; set by it.
+driver: ContextVar[Driver] = ContextVar("driver")
 
 
 class Effect(Generic[R]):
@@ -258,18 +274,6 @@ class Tell(Effect[None]):
     def __init__(self, function: Callable[[Any], Any], argument: Any) -> None:
         self.function = function
         self.argument = argument
-
-
-class Now(Effect[float]):
-    """Seconds on the local clock that neither jumps nor stops in suspend."""
-
-    __slots__ = ()
-
-
-class Random(Effect[float]):
-    """A random number in [0, 1)."""
-
-    __slots__ = ()
 
 
 class Spawn(Effect[None]):

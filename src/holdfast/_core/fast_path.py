@@ -11,9 +11,10 @@ contended is remembered (`Contention`): its next acquires start with the protoco
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
-from holdfast._core.effects import Call, Effect, Now, Protocol, Reply, rest_of
+from holdfast._core.effects import Call, Effect, Protocol, Reply, driver, rest_of
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT, Settings
@@ -57,12 +58,24 @@ class Contention(dict[str, int]):
         self[key] = self._acquires
 
 
+class _Then(NamedTuple):
+    """A driver whose clock stands."""
+
+    asked_at: float
+    random: Callable[[], float]
+
+    def now(self) -> float:
+        return self.asked_at
+
+
 def begin(protocol: Protocol[R], asked_at: float) -> Effect[Any]:
     """Start a protocol up to its first request, at the moment at which that was sent."""
-    effect = protocol.send(None)
-    while type(effect) is Now:
-        effect = protocol.send(asked_at)
-    return effect
+    by = driver.get()
+    driver.set(_Then(asked_at, by.random))
+    try:
+        return protocol.send(None)
+    finally:
+        driver.set(by)
 
 
 async def replay(protocol: Protocol[R], asked_at: float, reply: Reply, error: BaseException | None) -> R:

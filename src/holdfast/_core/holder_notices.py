@@ -14,7 +14,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Hashable, Iterable
 
-from holdfast._core.effects import Listen, Now, Protocol, Sleep, Unlisten, Wake
+from holdfast._core.effects import Listen, Protocol, Sleep, Unlisten, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, broken_by, note_for
 from holdfast._core.schedule import Schedule
@@ -40,6 +40,7 @@ class Driver(typing.Protocol):
     settings: Settings
     closing: bool
 
+    def now(self) -> float: ...
     def missing_inbox(self, key: str) -> Hashable | None: ...
     def spawn(self, protocol: Protocol[None]) -> object: ...
     def call(self, act: Callable[..., object], *args: object) -> None: ...
@@ -96,7 +97,7 @@ class HolderNotices:
             await Listen(token, key, driver.settings.request_timeout_s)
         except RequestFailed as failure:
             if failure.transient:
-                self._again_at = self._asked[place] = await Now() + _SOON_S
+                self._again_at = self._asked[place] = driver.now() + _SOON_S
             return
         finally:
             behind = self._behind.pop(place, [])
@@ -168,8 +169,9 @@ class HolderNotices:
 
     async def _let_go(self, record: LeaseRecord) -> None:
         """Release what was broken, or has to end, when those that are told of it have done what they do."""
-        until = await Now() + _TOLD_S
-        while not self._driver.has_told(record) and await Now() < until:
+        driver = self._driver
+        until = driver.now() + _TOLD_S
+        while not driver.has_told(record) and driver.now() < until:
             await Sleep(_TOLD_LOOK_S)
         try:
             await record.release()

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from holdfast._core.early import Early
-from holdfast._core.effects import Listen, Now, Protocol, Unlisten
+from holdfast._core.effects import Listen, Protocol, Unlisten, driver
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import Settings
@@ -169,7 +169,7 @@ class CachedLease(Tenure):
 
     async def _cut(self) -> None:
         """Leave it no more ttl than it needs while it is idle."""
-        sent_at = await Now()
+        sent_at = driver.get().now()
         ttl_ms = int((self.idle_until - sent_at + self.least_s) * 1000)
         held = 0
         if ttl_ms > 0 and not (self.wanted or self.ended):

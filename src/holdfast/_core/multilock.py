@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast._core.effects import CallMany, Now, Spawn
+from holdfast._core.effects import CallMany, Spawn, driver
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, slot_of, tag_of
 from holdfast._core.kinds import MULTILOCK
@@ -109,7 +109,7 @@ class SeveralTurns(MultiAcquisition):
 
         Raises `LeaseLost` when one was lost while waiting for another.
         """
-        began_at = await Now()
+        began_at = driver.get().now()
         held: list[MultiAcquisition] = []
         complete = False
         try:
@@ -119,15 +119,15 @@ class SeveralTurns(MultiAcquisition):
                 turn.renews, turn.check, turn.most_waiting = self.renews, self.check, self.most_waiting
                 left_s = timeout_s
                 if held and timeout_s:
-                    left_s = max(0.0, began_at + timeout_s - await Now())
+                    left_s = max(0.0, began_at + timeout_s - driver.get().now())
                 got = await wait_for(turn, left_s)
                 if isinstance(got, Busy):
-                    return Busy(got.holder, await Now() - began_at)
+                    return Busy(got.holder, driver.get().now() - began_at)
                 held.append(turn)
                 stray = stray or got.stray
                 fence = max(fence, got.fence)
-            asked_at, ttl_ms = await Now(), self.ttl_ms
-            if not await _all_extended(held, ttl_ms, fence) or await Now() >= deadline(asked_at, ttl_ms):
+            asked_at, ttl_ms = driver.get().now(), self.ttl_ms
+            if not await _all_extended(held, ttl_ms, fence) or driver.get().now() >= deadline(asked_at, ttl_ms):
                 raise LeaseLost(self.key, "expired")
             complete = True
             return Grant(fence, asked_at, None, stray)
@@ -201,7 +201,7 @@ async def _all_extended(turns: Sequence[MultiAcquisition], ttl_ms: int, fence: i
         try:
             if sync is not None:
                 for acquisition, answer in zip(turns, answers, strict=True):
-                    judge(sync, acquisition.name, answer, await Now())
+                    judge(sync, acquisition.name, answer, driver.get().now())
             return max(held)
         except NotAcked:
             if last or not isinstance(sync, Replicas):

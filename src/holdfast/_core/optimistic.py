@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from holdfast._core.effects import Call, Command, Random, Reply, Sleep
+from holdfast._core.effects import Call, Command, Reply, Sleep, driver
 from holdfast._core.failure import RequestFailed
 from holdfast._core.forms import Fits
 from holdfast._core.replies import DONE, MAYBE, MAYBE_DONE, QUEUED, executed
@@ -98,7 +98,7 @@ def may_begin_anew(failure: RequestFailed) -> bool:
 
 async def pause(attempt: int) -> None:
     """Let the others finish, for longer and longer."""
-    await Sleep(min(_PAUSE_MAX_S, _PAUSE_S * 2 ** min(attempt, 10)) * await Random())
+    await Sleep(min(_PAUSE_MAX_S, _PAUSE_S * 2 ** min(attempt, 10)) * driver.get().random())
 
 
 async def compare_and_set(

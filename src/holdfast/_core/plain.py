@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from holdfast._core.describe import beginning_of
-from holdfast._core.effects import Command, Protocol, Random, Reply, Spawn
+from holdfast._core.effects import Command, Protocol, Reply, Spawn, driver
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.kinds import LOCK
@@ -83,7 +83,7 @@ async def no_scripts(failure: RequestFailed, keys: LockKeys, settings: Settings)
         return "unknown command" in said
     if failure.kind != "NOPERM":
         return False
-    session = f"may we {keys.lock} {await Random()}"
+    session = f"may we {keys.lock} {driver.get().random()}"
     try:
         await watch(session, (keys.lock,), settings.request_timeout_s)
         await read(session, keys.lock, ("GET", keys.lock), settings.request_timeout_s, MAYBE)
@@ -181,7 +181,7 @@ class PlainAcquisition(Acquisition):
         """
         lock = self.keys.lock
         # Of its own: a renewal, an extension and a release of one lease may be under way together.
-        session = f"plain {self.token} {await Random()}"
+        session = f"plain {self.token} {driver.get().random()}"
         try:
             for _ in range(_TRIES):
                 await watch(session, (lock, *watched), request_timeout_s)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from holdfast._core.effects import Answer, Call, CallMany, Now, Protocol, Reply, Sleep, Spawn
+from holdfast._core.effects import Answer, Call, CallMany, Protocol, Reply, Sleep, Spawn, driver
 from holdfast._core.failure import RequestFailed, what_is_at
 from holdfast._core.keys import LockKeys
 from holdfast._core.kinds import LOCK
@@ -174,15 +174,15 @@ class Quorum:
         pauses = Backoff(settings.trouble_pause_s, settings.trouble_pause_max_s)
         request_timeout_s = self._patience_s or settings.member_patience_s / 4
         while debts:
-            pause_s = await pauses.next_s()
+            pause_s = pauses.next_s()
             await Sleep(pause_s)
-            begun_at = await Now()
+            begun_at = driver.get().now()
             for token, debt in tuple(debts.items()):
                 keys, until, since = debt
                 if debts.get(token) is not debt or begun_at < since + pause_s / 2:
                     continue
                 try:
-                    if await Now() < until:
+                    if driver.get().now() < until:
                         await _release_at(index, self, keys, token, True, request_timeout_s)
                         pauses.reset()
                 except RequestFailed as failure:
@@ -254,7 +254,7 @@ class _Round:
     async def ask(self, request_timeout_s: float) -> int | None:
         """Ask all members; the fencing token when a majority gave its votes and remembers it. Raises Configuration."""
         quorum, keys, settings = self.quorum, self.keys, self.quorum.settings
-        asked_at = self.asked_at = await Now()
+        asked_at = self.asked_at = driver.get().now()
         hint_us = quorum.hint_us(asked_at)
         delay_ms = self.ttl_ms if quorum.restart_delay_ms is None else quorum.restart_delay_ms
         vote_keys = (keys.lock, keys.fence, keys.gone)
@@ -325,16 +325,13 @@ async def _release_all(
         heard.add(members[at])
         quorum.settled(members[at], token)
 
-    now: float | None = None
     answers: Sequence[Answer] = [None] * len(members)
     try:
-        now = await Now()
         releases = CallMany(calls, request_timeout_s, enough, late)
         # One that finds nothing may have been carried out when it was sent first.
         answers = [1 if a == 0 and releases.repeated.get(at) else a for at, a in enumerate(await releases)]
     finally:
-        if now is None:
-            now = await Now()  # interrupted before anything was sent
+        now = driver.get().now()
         for index, answer in zip(members, answers, strict=True):
             unsettled = answer is None or (isinstance(answer, RequestFailed) and answer.unsettled)
             if unsettled and index not in heard:
@@ -388,11 +385,11 @@ class QuorumAcquisition(Acquisition):
         if self._number > 1:
             client, owner, sequence = token.split(":")
             token = f"{client}:{owner}~{self._number}:{sequence}"
-            now = await Now()
+            now = driver.get().now()
             quorum.begins_round(self.token, token, now, now + self.ttl_ms / 1000 + self.settings.retry_limit_s)
         this = self._round = _Round(quorum, self.keys, token, self.ttl_ms)
         fence = await this.ask(request_timeout_s)
-        if fence is not None and await Now() < deadline(this.asked_at, self.ttl_ms):
+        if fence is not None and driver.get().now() < deadline(this.asked_at, self.ttl_ms):
             return [1, fence, this.token, this.owed]
         this.over = True
         # Those who contend with us see it free again before we pause, not some time later.

@@ -4,12 +4,12 @@ Laws: only trouble that passes by itself is tried again; every pause is bounded 
 together do not come back together; the caller that retries has a moment after which the failure is raised.
 
 Theory: `Backoff` makes pauses, `Retry` decides and pauses, `outlast` is the loop of a request that needs nothing else.
-All three are parts of protocols: they know no clock, and ask for the time and for chance as every protocol does.
+All three are parts of protocols: they know no clock but the driver's.
 """
 
 from __future__ import annotations
 
-from holdfast._core.effects import Effect, Now, Random, Reply, Sleep
+from holdfast._core.effects import Effect, Reply, Sleep, driver
 from holdfast._core.failure import RequestFailed
 from holdfast._core.settings import Settings
 
@@ -33,11 +33,10 @@ class Backoff:
         self._least = least
         self._number = 0
 
-    async def next_s(self) -> float:
+    def next_s(self) -> float:
         pause_s: float = min(self._most_s, self._first_s * 2 ** min(self._number, _DOUBLINGS_MAX))
         self._number += 1
-        chance: float = await Random()
-        return pause_s * (self._least + chance)
+        return pause_s * (self._least + driver.get().random())
 
     def reset(self) -> None:
         self._number = 0
@@ -60,12 +59,12 @@ class Retry:
         """Pause, and return whether to try again. `unsettled`: also after an answer that made no sense."""
         if not (failure.unsettled if unsettled else failure.transient):
             return False
-        now = await Now()
+        now = driver.get().now()
         over_at = self._begin(now)
         if self._limit_s and failure.passes_in_s:
             over_at = max(over_at, now + failure.passes_in_s)
         self._tries += 1
-        pause_s = await self._backoff.next_s()
+        pause_s = self._backoff.next_s()
         if self._tries == 1 and failure.kind in _AT_ONCE:
             pause_s = 0.0
         if now + pause_s >= over_at:
@@ -74,9 +73,9 @@ class Retry:
             await Sleep(pause_s)
         return True
 
-    async def in_time(self) -> bool:
+    def in_time(self) -> bool:
         """Return whether to ask again at once, after an answer that says that there is more to do."""
-        now = await Now()
+        now = driver.get().now()
         return now < self._begin(now)
 
     def passed(self) -> None:
@@ -94,7 +93,7 @@ class Retry:
 
 async def outlast(request: Effect[Reply], settings: Settings) -> Reply:
     """The reply to what may be repeated; trouble that passes is outlasted for as long as a short call may take."""
-    retry = Retry(settings, until=await Now() + settings.short_retry_s)
+    retry = Retry(settings, until=driver.get().now() + settings.short_retry_s)
     while True:
         try:
             return await request

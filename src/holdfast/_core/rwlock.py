@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from holdfast._core.effects import Call, Now, Spawn
+from holdfast._core.effects import Call, Spawn, driver
 from holdfast._core.failure import RequestFailed
 from holdfast._core.kinds import RWLOCK
 from holdfast._core.replicas import judge
@@ -90,9 +90,9 @@ async def downgrade(writer: RWAcquisition, reader: RWAcquisition) -> Grant:
     settled = (reader.ttl_ms, settings.fence_ms, writer.claim_ms, reader.keys.inboxes, tombstone_ms)
     args = (writer.token, reader.token, *settled)
     try:
-        retry = Retry(settings, until=await Now() + settings.short_retry_s)
+        retry = Retry(settings, until=driver.get().now() + settings.short_retry_s)
         while True:
-            asked_at = await Now()
+            asked_at = driver.get().now()
             try:
                 reply = await Call("rw_downgrade", reader.all_keys, args, request_timeout_s, sync=reader.tail())
                 if reader.sync is not None:
@@ -101,7 +101,7 @@ async def downgrade(writer: RWAcquisition, reader: RWAcquisition) -> Grant:
                 if not await retry.again(failure):
                     raise
             else:
-                if grant := granted(reply, asked_at, await Now(), reader.ttl_ms):
+                if grant := granted(reply, asked_at, driver.get().now(), reader.ttl_ms):
                     return grant
                 if reply[0] == 1:
                     await Spawn(reader.give_back())  # its time was over before we heard of it

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from holdfast._core.effects import AwaitWake, Call, Effect, Now, Protocol, Reply, Sleep, Tell, Wake, rest_of
-from holdfast._core.fast_path import begin
+from holdfast._core.effects import AwaitWake, Call, Effect, Protocol, Reply, Sleep, Tell, Wake, driver, rest_of
 from holdfast._core.replies import taken_of
 from holdfast._core.waiting import Busy, Grant
 
@@ -36,7 +35,7 @@ async def telling(
     start: Callable[[], Protocol[Grant | Busy]], token: str, function: Callable[[Seen], Any]
 ) -> Grant | Busy:
     """Acquire by the protocol that `start` makes, and have `function` called while it waits."""
-    began_at = next_at = await Now()
+    began_at = next_at = driver.get().now()
     holder: str | None = None
     place = -1
 
@@ -55,7 +54,7 @@ async def telling(
         return value
 
     async def await_wake(effect: AwaitWake) -> Wake | None:
-        until = await Now() + effect.timeout_s
+        until = driver.get().now() + effect.timeout_s
         while True:
             now = await tell()
             wait_s = max(0.0, min(until, next_at) - now)
@@ -65,12 +64,12 @@ async def telling(
 
     async def tell() -> float:
         nonlocal next_at
-        now = await Now()
+        now = driver.get().now()
         if now >= next_at:
             await Tell(function, Seen(token, now - began_at, holder, place))
-            now = await Now()
+            now = driver.get().now()
             next_at = now + _EVERY_S
         return now
 
     protocol = start()
-    return await rest_of(protocol, begin(protocol, began_at), perform)
+    return await rest_of(protocol, protocol.send(None), perform)

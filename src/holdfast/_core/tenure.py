@@ -37,7 +37,7 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from holdfast._core.early import Early
-from holdfast._core.effects import AwaitTurn, Now, Protocol, Spawn
+from holdfast._core.effects import AwaitTurn, Protocol, Spawn, driver
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.settings import Settings
@@ -399,7 +399,7 @@ async def wait_in_line(
     give_up_at = None if timeout_s is None else turn.arrived_at + timeout_s
     alone_at = turn.arrived_at + min(ttl_ms, ALONE_MS) / 1000
     try:
-        now = await Now()
+        now = driver.get().now()
         while True:
             line = turn.line
             assert line is not None
@@ -423,8 +423,7 @@ async def wait_in_line(
                 assert record is not None
                 until = min(until, record.deadline)
             await AwaitTurn(turn, until - now)
-            now = await Now()
-        now = await Now()
+            now = driver.get().now()
         taken = turn.take(now)
         if taken is not None:
             return taken
@@ -440,7 +439,7 @@ async def as_owner(turn: LocalWaiter, ask: Ask, give_back: GiveBack, left_s: flo
     holds = False
     try:
         got = await ask(left_s)
-        turn.got_at = await Now()
+        turn.got_at = driver.get().now()
         holds = type(got) is Grant
         return got
     except RequestFailed:
@@ -464,10 +463,4 @@ async def left(turn: LocalWaiter, give_back: GiveBack) -> None:
 
 async def release_in_line(turn: LocalWaiter, holder: Acquisition) -> bool:
     """Release the lease of that turn: to the next one in its line, or at the server."""
-    try:
-        now = await Now()
-    except BaseException:
-        if not turn.hand_on(float("inf")):  # too late to go on by the tenure
-            await Spawn(holder.give_back())
-        raise
-    return turn.hand_on(now) or await holder.release()
+    return turn.hand_on(driver.get().now()) or await holder.release()

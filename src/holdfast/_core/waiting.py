@@ -29,14 +29,13 @@ from holdfast._core.effects import (
     Call,
     Effect,
     Listen,
-    Now,
     Protocol,
-    Random,
     Reply,
     Sleep,
     Spawn,
     Unlisten,
     Wake,
+    driver,
 )
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
@@ -284,7 +283,7 @@ class Acquisition:
         found = False  # by an earlier try, perhaps
         retry: Retry | None = None  # made when it is needed: a client that closes releases thousands
         try:
-            sure = sure_until is None or await Now() < sure_until
+            sure = sure_until is None or driver.get().now() < sure_until
             while True:
                 try:
                     reply: Reply = await self.undo(tombstone_ms, request_timeout_for(self.ttl_ms, settings))
@@ -299,7 +298,7 @@ class Acquisition:
                     return found
                 # Done, but more dead waiters come before a living one than one call looks at: go on.
                 retry = retry or Retry(settings, settings.short_retry_s)
-                if not await retry.in_time():
+                if not retry.in_time():
                     await Spawn(self.give_back())
                     return found
         except BaseException:
@@ -310,7 +309,7 @@ class Acquisition:
         """Undo whatever an acquire with this token has done or may do; tried until its ttl and its place are over."""
         settings = self.settings
         lasts_s = max(self.ttl_ms, settings.tombstone_ms) / 1000 + 1.0
-        retry = Retry(settings, until=await Now() + lasts_s)
+        retry = Retry(settings, until=driver.get().now() + lasts_s)
         while True:
             try:
                 reply: Reply = await self.undo(settings.tombstone_ms, request_timeout_for(self.ttl_ms, settings))
@@ -318,7 +317,7 @@ class Acquisition:
                 if not await retry.again(failure, unsettled=True):
                     return  # the ttl ends it
             else:
-                if type(reply) is not int or released(reply) is not None or not await retry.in_time():
+                if type(reply) is not int or released(reply) is not None or not retry.in_time():
                     return
 
     async def renew(self, ttl_ms: int, order: Order = RENEWAL) -> int:
@@ -340,7 +339,7 @@ class Acquisition:
             if sync is None:
                 return int(reply)
             try:
-                return int(judge(sync, self.name, reply, await Now()))
+                return int(judge(sync, self.name, reply, driver.get().now()))
             except NotAcked:
                 if last or not isinstance(sync, Replicas):
                     raise  # else: there are more replicas than we knew
@@ -392,7 +391,7 @@ async def wait_for(acquisition: Acquisition, timeout_s: float | None, *, listeni
     """
     if isinstance(acquisition.sync, Replicas) and acquisition.sync.refused is not None:
         raise acquisition.sync.refused
-    waiting = _Waiting(acquisition, timeout_s, listening, await Now())
+    waiting = _Waiting(acquisition, timeout_s, listening, driver.get().now())
     try:
         while True:
             try:
@@ -457,10 +456,10 @@ class _Waiting:
             if untold and acquisition.crash_ms:
                 raise acquisition.refused(UNKNOWN)
             acquisition.inboxes = f"?{acquisition.keys.inboxes}" if untold else acquisition.keys.inboxes
-            self.now = await Now()
+            self.now = driver.get().now()
         if acquisition.look_every_s is not None:
             await acquisition.meanwhile()
-            self.now = await Now()
+            self.now = driver.get().now()
         self.asked_at = self.now
         self.doubtful = True
         if self.queueing and self.queued_at is None:
@@ -492,12 +491,12 @@ class _Waiting:
             return False
         self.listening = False  # listen again: the inbox may have gone with the server
         again = await self.retry.again(failure)
-        self.now = await Now()
+        self.now = driver.get().now()
         return again
 
     async def look_at(self, reply: Reply) -> Grant | Busy | None:
         """Interpret an answer: granted, or time is up; None: ask again. May raise what it refuses with."""
-        self.now = await Now()
+        self.now = driver.get().now()
         self.retry.passed()
         if reply[0] == 1:
             acquisition = self.acquisition
@@ -548,16 +547,16 @@ class _Waiting:
         if self._is_over():
             return self._over()
         if acquisition.polls is not None:
-            await Sleep(await self._until_next_look_s(remaining_ms, holder, place))
-            self.now = await Now()
+            await Sleep(self._until_next_look_s(remaining_ms, holder, place))
+            self.now = driver.get().now()
             return None
         if not self.queued:
             self.queueing = True
             self.arrival = 0
             return None
         took_s = self.now - self.asked_at
-        wake = await self._wake_within(await self._until_next_look_s(remaining_ms, holder, place))
-        self.now = await Now()
+        wake = await self._wake_within(self._until_next_look_s(remaining_ms, holder, place))
+        self.now = driver.get().now()
         if wake is None:
             return self._over() if self._is_over() else None
         if wake.kind == Wake.GRANT:
@@ -581,7 +580,7 @@ class _Waiting:
             if wake is None:
                 timeout_s = None if self.give_up_at is None else self.give_up_at - self.began_at
                 wake, pause_s = await acquisition.check.look(acquisition, timeout_s, self.give_up_at)
-                now = await Now()
+                now = driver.get().now()
                 self.check_at = now + pause_s
             if wake is not None:
                 return wake
@@ -601,9 +600,9 @@ class _Waiting:
             return None
         return Grant(wake.fence, self.now, until=until)
 
-    async def _until_next_look_s(self, remaining_ms: int, holder: str, place: int) -> float:
+    def _until_next_look_s(self, remaining_ms: int, holder: str, place: int) -> float:
         """Return how long to sleep without a message: some get lost."""
-        acquisition, settings, chance = self.acquisition, self.acquisition.settings, await Random()
+        acquisition, settings, chance = self.acquisition, self.acquisition.settings, driver.get().random()
         wait_s = settings.recheck_max_s
         if remaining_ms >= 0:
             wait_s = min(wait_s, remaining_ms / 1000 + settings.recheck_late_s * (0.5 + chance))
@@ -613,7 +612,7 @@ class _Waiting:
         # look no more often than a few times in a claim window, however many there are.
         wait_s = min(wait_s, settings.claim_ms / 1000 * (max(place, 1) + chance / 2))
         if acquisition.polls is not None or (holder and not is_ours(holder)):
-            wait_s = min(wait_s, await (acquisition.polls or self.foreign_polls).next_s())
+            wait_s = min(wait_s, (acquisition.polls or self.foreign_polls).next_s())
         if acquisition.look_every_s is not None:
             wait_s = min(wait_s, acquisition.look_every_s)
         return wait_s if self.give_up_at is None else min(wait_s, self.give_up_at - self.now)

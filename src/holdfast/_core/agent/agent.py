@@ -30,9 +30,7 @@ from holdfast._core.effects import (
     CallMany,
     Command,
     Listen,
-    Now,
     Protocol,
-    Random,
     Sleep,
     Tell,
     Unlisten,
@@ -258,7 +256,7 @@ class Agent(Closing, Listening):
 
     async def extend(self, record: LeaseRecord, ttl_ms: int) -> bool:
         """Have it last that long from now; False when it has ended. Raises `RequestFailed`."""
-        asked_at = await Now()
+        asked_at = self.now()
         if record.check_expired(asked_at):
             return False
         order, at = self.schedule.extending(record, ttl_ms, asked_at)
@@ -270,7 +268,7 @@ class Agent(Closing, Listening):
         except BaseException:
             self.arm(self.schedule.replan(record, self.random()))
             raise
-        at = self.schedule.extended(record, order, held, ttl_ms, asked_at, await Now(), await Random())
+        at = self.schedule.extended(record, order, held, ttl_ms, asked_at, self.now(), self.random())
         self.arm(at)
         if at is None and held and record.is_left_over:
             self.spawn_release(record)  # extended on the server, but too late to be trusted
@@ -278,7 +276,7 @@ class Agent(Closing, Listening):
 
     async def check(self, record: LeaseRecord) -> bool:
         """Ask whether it still stands, which renews it, too; False when it has ended. Raises `RequestFailed`."""
-        asked_at = await Now()
+        asked_at = self.now()
         if record.check_expired(asked_at):
             return False
         # One that is not renewed is asked for a part of what is left: no renewal shortens, and the answer has time.
@@ -287,7 +285,7 @@ class Agent(Closing, Listening):
         held = await record.renew(ttl_ms)
         if not held:
             record.lose("taken")
-        elif not record.extended(ttl_ms, asked_at, await Now()) and record.is_left_over:
+        elif not record.extended(ttl_ms, asked_at, self.now()) and record.is_left_over:
             self.spawn_release(record)  # extended on the server, but too late to be trusted
         return record.alive
 

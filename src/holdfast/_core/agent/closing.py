@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast._core.agent.renewals import quietly
 from holdfast._core.agent.runner import WAITS, Runner, Task, closed
-from holdfast._core.effects import Now, Sleep
+from holdfast._core.effects import Sleep
 from holdfast._core.record import LeaseRecord
 from holdfast._core.schedule import Schedule
 from holdfast._core.snapshot import snapshot
@@ -89,7 +89,7 @@ class Closing(Runner):
                         asked.undo()
             self._hurry()
             await Sleep(_LOOK_S)  # what the last of them gives back has been submitted
-            now = await Now()
+            now = self.now()
             records = [record for record in self.schedule if not record.check_expired(now)]
             for record in records:
                 self.schedule.remove(record)
@@ -127,9 +127,9 @@ class Closing(Runner):
     async def _released(self, records: list[LeaseRecord]) -> bool:
         """Release them, a slice at a time, and wait for all that is under way as long as there is progress."""
         least, steps, look_s = float("inf"), 0, _LOOK_S
-        at_most, until = await Now() + RELEASE_MAX_S, 0.0
+        at_most, until = self.now() + RELEASE_MAX_S, 0.0
         while left := len(self.tasks) + len(records) - 1:
-            now = await Now()
+            now = self.now()
             if records or left < least or self.steps() != steps:
                 least, steps, until = min(left, least), self.steps(), now + PATIENCE_S
             for record in records[:_SLICE]:
@@ -143,9 +143,9 @@ class Closing(Runner):
 
     async def _until(self, condition: Callable[[], bool], patience_s: float) -> bool:
         """Wait until it is true; False when it is not in time."""
-        until, look_s = await Now() + patience_s, _LOOK_S
+        until, look_s = self.now() + patience_s, _LOOK_S
         while not condition():
-            if await Now() >= until:
+            if self.now() >= until:
                 return False
             await Sleep(look_s)
             look_s = min(2 * look_s, _LOOK_MAX_S)

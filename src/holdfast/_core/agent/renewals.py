@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast._core.agent.runner import Runner
 from holdfast._core.batch import Batch, batches
-from holdfast._core.effects import Answer, Call, Effect, Now, Protocol, rest_of
+from holdfast._core.effects import Answer, Call, Effect, Protocol, driver, rest_of
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import begin
 from holdfast._core.record import LeaseRecord
@@ -94,7 +94,7 @@ class Renewals:
         return False
 
     async def _together(self, batch: Batch, members: list[_Renewal]) -> None:
-        sent_at = await Now()
+        sent_at = self._runner.now()
         for renewal in members:
             renewal.sent_at = sent_at
         try:
@@ -153,7 +153,7 @@ async def leave_to_its_time(record: LeaseRecord, settings: Settings, until: floa
     """Cut what was released before the end of `at_least` to the rest of that; tried at least once, and until then."""
     retry = Retry(settings, until=until)
     while True:
-        now = await Now()
+        now = driver.get().now()
         order = record.extending(int(max(_CUT_MIN_S, record.kept_until - now) * 1000), now)
         try:
             return await record.or_why(order.asks_ms, order) > 0

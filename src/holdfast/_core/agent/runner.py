@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast._core.abandon import abandon
-from holdfast._core.effects import AwaitTurn, AwaitWake, Effect, Listen, Now, Protocol, Random, Sleep, Spawn, Unlisten
+from holdfast._core.effects import AwaitTurn, AwaitWake, Effect, Listen, Protocol, Sleep, Spawn, Unlisten, driver
 from holdfast._core.failure import RequestFailed
 
 __all__ = ["SUSPENDED", "WAITS", "OnEnd", "Runner", "Task", "closed"]
@@ -115,6 +115,7 @@ class Runner:
         """Resume a task, and run it to its next suspension, or to its end."""
         protocol = task.protocol
         perform = self._perform
+        driver.set(self)
         task.waiting = False
         task.ticket += 1
         if task.timer is not None:
@@ -131,11 +132,7 @@ class Runner:
                     thrown, error = error, None
                     effect = protocol.throw(thrown)
                 kind = type(effect)
-                if kind is Now:
-                    value = self.now()
-                elif kind is Random:
-                    value = self.random()
-                elif kind is Spawn:
+                if kind is Spawn:
                     self.spawn(effect.protocol, f"{task.label}/bg")  # type: ignore[attr-defined]
                     value = None
                 elif self.closing and kind in WAITS and not task.background:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast._core.agent.runner import Task
-from holdfast._core.effects import AwaitTurn, Now, Protocol
+from holdfast._core.effects import AwaitTurn, Protocol, driver
 from holdfast._core.failure import RequestFailed
 from holdfast._core.fast_path import confirm
 from holdfast._core.record import LeaseRecord
@@ -95,9 +95,9 @@ class Unconfirmed:
 
     async def hurry(self, patience_s: float, reconnect: Callable[[], None]) -> None:
         """The client is about to end: repeat, on another connection, what is not answered in that time."""
-        until = await Now() + patience_s
+        until = driver.get().now() + patience_s
         for release in snapshot(self.latest.values()):
-            await self.settled(release, max(0.0, until - await Now()))
+            await self.settled(release, max(0.0, until - driver.get().now()))
         left = snapshot(self.latest.values())
         if left:
             reconnect()
