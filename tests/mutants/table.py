@@ -299,7 +299,7 @@ _AGENT: tuple[Mutant, ...] = (
     Mutant(
         "a message that comes before its waiter waits is dropped",
         INBOXES,
-        "            kept.append(wake)",
+        "            listener.came.append(wake)",
         "            pass",
     ),
     Mutant(
@@ -323,7 +323,7 @@ _AGENT: tuple[Mutant, ...] = (
     Mutant(
         "an inbox is closed that is waited at",
         INBOXES,
-        " and place not in self._tokens]",
+        " and place not in used]",
         "]",
     ),
     Mutant(

@@ -68,7 +68,8 @@ class Crowd:
 
         def is_waiting() -> bool:
             queued = self.redis.zrange(f"holdfast:{{{name}}}:queue", 0, 0)
-            return bool(queued) and queued[0].decode() in inboxes._awaiting
+            listener = inboxes._listeners.get(queued[0].decode()) if queued else None
+            return listener is not None and listener.task is not None
 
         eventually(is_waiting)
 

@@ -50,6 +50,18 @@ class Listening(Runner):
         """The keys of which holders have to hear."""
 
 
+class _Listener:
+    """One token that listens: where, what has come for it, and who waits for that, since when."""
+
+    __slots__ = ("came", "places", "task", "ticket")
+
+    def __init__(self) -> None:
+        self.came: deque[Wake] = deque()
+        self.places: set[Hashable] = set()
+        self.task: Task | None = None
+        self.ticket = 0
+
+
 class Inboxes:
     """The inboxes of one client, by the places that it listens at: servers, or in a Cluster, channels of servers."""
 
@@ -63,11 +75,7 @@ class Inboxes:
         self._opening: dict[Hashable, list[tuple[Task, int, Listen]]] = {}
         #: How long to pause before those are opened again that broke at once, s.
         self._pauses: dict[Hashable, float] = {}
-        #: What has come for a token that listens, who waits for it, where it listens, and which tokens listen there.
-        self._kept: dict[str, deque[Wake]] = {}
-        self._awaiting: dict[str, tuple[Task, int]] = {}
-        self._places: dict[str, set[Hashable]] = {}
-        self._tokens: dict[Hashable, dict[str, None]] = {}
+        self._listeners: dict[str, _Listener] = {}
 
     def __iter__(self) -> Iterator[Hashable]:
         """The places of those that are open."""
@@ -84,26 +92,26 @@ class Inboxes:
 
     def is_awaited(self) -> bool:
         """True if a token listens."""
-        return bool(self._kept)
+        return bool(self._listeners)
 
     # -- effects ----------------------------------------------------------------------------------
 
     def listen(self, task: Task, effect: Listen) -> Any:
         """Register the token; wait for the inbox."""
-        self._kept.setdefault(effect.token, deque())
-        if effect.deaf_at is not None:
-            place = self._client.place_of(effect.key)
-            if self._open.get(place, effect.deaf_at) < effect.deaf_at:
-                self.broke((place,))
-        if self._is_open(self._client.place_of(effect.key), task, effect):
+        place = self._client.place_of(effect.key)
+        if effect.deaf_at is not None and self._open.get(place, effect.deaf_at) < effect.deaf_at:
+            self.broke((place,))
+        if self._is_open(place, task, effect):
             return None
         task.timer = self._client.later(effect.request_timeout_s, self._silent, task, task.ticket)
         return SUSPENDED
 
     def _is_open(self, place: Hashable, task: Task, effect: Listen) -> bool:
         """Let the token listen there. False: the task has to wait, until it is resumed."""
-        self._places.setdefault(effect.token, set()).add(place)
-        self._tokens.setdefault(place, {})[effect.token] = None
+        listener = self._listeners.get(effect.token)
+        if listener is None:
+            listener = self._listeners[effect.token] = _Listener()
+        listener.places.add(place)
         since = self._open.pop(place, None)
         if since is not None:
             self._open[place] = since
@@ -120,22 +128,16 @@ class Inboxes:
 
     def unlisten(self, _task: Task, effect: Unlisten) -> None:
         """Forget the token."""
-        token = effect.token
-        self._kept.pop(token, None)
-        self._awaiting.pop(token, None)  # of a wait that was interrupted, or has timed out
-        for place in self._places.pop(token, ()):
-            tokens = self._tokens[place]
-            tokens.pop(token, None)
-            if not tokens:
-                del self._tokens[place]
+        self._listeners.pop(effect.token, None)
         self._close_some()
 
     def await_wake(self, task: Task, effect: AwaitWake) -> Any:
         """Wait for its next message."""
-        kept = self._kept.get(effect.token)
-        if kept:
-            return kept.popleft()
-        self._awaiting[effect.token] = task, task.ticket
+        listener = self._listeners.get(effect.token)
+        if listener is not None:
+            if listener.came:
+                return listener.came.popleft()
+            listener.task, listener.ticket = task, task.ticket
         task.timer = self._client.later(effect.timeout_s, self._client.resume, task, task.ticket, None)
         return SUSPENDED
 
@@ -143,18 +145,18 @@ class Inboxes:
 
     def wake(self, token: str, wake: Wake) -> None:
         """Wake a waiter by a message. If there is none, it has left, and sent its give-back."""
-        kept = self._kept.get(token)
-        if kept is None:
+        listener = self._listeners.get(token)
+        if listener is None:
             return
-        task, ticket = self._awaiting.pop(token, (None, 0))
-        if task is not None and task.ticket == ticket and task.waiting:
-            self._client.resume(task, ticket, wake)
+        task, listener.task = listener.task, None
+        if task is not None and task.ticket == listener.ticket and task.waiting:
+            self._client.resume(task, task.ticket, wake)
         else:
-            kept.append(wake)
+            listener.came.append(wake)
 
     def ask_all(self) -> None:
         """Have all that wait look for themselves."""
-        for token in list(self._kept):
+        for token in list(self._listeners):
             self.wake(token, Wake(Wake.ASK))
 
     # -- open and closed --------------------------------------------------------------------------
@@ -190,7 +192,8 @@ class Inboxes:
             return
         self._changes = 0
         held = {self._client.place_of(key) for key in self._client.held_keys()}
-        idle = [place for place in self._open if place not in held and place not in self._tokens]
+        used = {place for listener in self._listeners.values() for place in listener.places}
+        idle = [place for place in self._open if place not in held and place not in used]
         for place in idle[: count - OPEN_MAX // 2]:
             del self._open[place]
             self._client.unsubscribe(place)
@@ -208,7 +211,7 @@ class Inboxes:
             elif not by_us:
                 pause_s = max(2 * self._pauses.get(place, 0.0), settings.trouble_pause_s)
                 self._pauses[place] = min(pause_s, settings.trouble_pause_max_s)
-        for place in broken:
-            for token in tuple(self._tokens.get(place, ())):
+        for token, listener in tuple(self._listeners.items()) if broken else ():
+            if not listener.places.isdisjoint(broken):
                 self.wake(token, Wake(Wake.ASK))
         return bool(broken)
