@@ -78,13 +78,6 @@ class Retry:
         now = driver.get().now()
         return now < self._begin(now)
 
-    def passed(self) -> None:
-        """Begin again after an answer: the next trouble is another one."""
-        if self._tries:
-            self._tries = 0
-            self.over_at = None
-            self._backoff.reset()
-
     def _begin(self, now: float) -> float:
         if self.over_at is None:
             self.over_at = max(now + self._limit_s, self._until)

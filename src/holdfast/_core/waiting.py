@@ -434,11 +434,9 @@ class _Waiting:
         #: Who held it when last seen; since when answers come too late.
         self.holder: str | None = None
         self.late_at: float | None = None
-        self.foreign_polls = Backoff(settings.foreign_poll_s, settings.foreign_poll_max_s)
-        if self.give_up_at is None:
-            self.retry = Retry(settings, settings.retry_limit_s)
-        else:
-            self.retry = Retry(settings, until=self.give_up_at if self.waits else now + settings.try_limit_s)
+        #: Made when they are needed: pauses where no message will come; tries since an answer.
+        self.polls: Backoff | None = acquisition.polls
+        self.retry: Retry | None = None
 
     async def ask(self) -> Reply:
         """Ask to be granted, listening first where that takes a place in the queue. Raises `RequestFailed`."""
@@ -490,6 +488,13 @@ class _Waiting:
         if not self.waits and failure.kind in ("refused", "QUORUM"):
             return False
         self.listening = False  # listen again: the inbox may have gone with the server
+        if self.retry is None:
+            settings = self.acquisition.settings
+            if self.give_up_at is None:
+                self.retry = Retry(settings, settings.retry_limit_s)
+            else:
+                until = self.give_up_at if self.waits else self.began_at + settings.try_limit_s
+                self.retry = Retry(settings, until=until)
         again = await self.retry.again(failure)
         self.now = driver.get().now()
         return again
@@ -497,7 +502,7 @@ class _Waiting:
     async def look_at(self, reply: Reply) -> Grant | Busy | None:
         """Interpret an answer: granted, or time is up; None: ask again. May raise what it refuses with."""
         self.now = driver.get().now()
-        self.retry.passed()
+        self.retry = None
         if reply[0] == 1:
             acquisition = self.acquisition
             grant = granted(reply, self.asked_at, self.now, acquisition.crash_ms or acquisition.ttl_ms)
@@ -541,7 +546,6 @@ class _Waiting:
         if not self.waits and is_kept(holder):
             # It may be idle; its client was told, and lets go then.
             self.waits, self.give_up_at = True, self.now + settings.kept_try_s
-            self.retry = Retry(settings, until=self.give_up_at)
         if place == FULL:
             return Busy(self.holder, self.now - self.began_at, is_full=True)
         if self._is_over():
@@ -612,7 +616,9 @@ class _Waiting:
         # look no more often than a few times in a claim window, however many there are.
         wait_s = min(wait_s, settings.claim_ms / 1000 * (max(place, 1) + chance / 2))
         if acquisition.polls is not None or (holder and not is_ours(holder)):
-            wait_s = min(wait_s, (acquisition.polls or self.foreign_polls).next_s())
+            if self.polls is None:
+                self.polls = Backoff(settings.foreign_poll_s, settings.foreign_poll_max_s)
+            wait_s = min(wait_s, self.polls.next_s())
         if acquisition.look_every_s is not None:
             wait_s = min(wait_s, acquisition.look_every_s)
         return wait_s if self.give_up_at is None else min(wait_s, self.give_up_at - self.now)
@@ -622,12 +628,10 @@ class _Waiting:
 
     def _over(self) -> Busy | None:
         """End the wait when the caller's time is over; None where it goes on all the same, without a limit."""
-        acquisition, settings = self.acquisition, self.acquisition.settings
-        if not acquisition.time_is_up():
+        if not self.acquisition.time_is_up():
             return Busy(self.holder, self.now - self.began_at)
         self.give_up_at = None
         self.waits = True
-        self.retry = Retry(settings, settings.retry_limit_s)
         return None
 
     async def leave(self) -> None:
