@@ -299,3 +299,10 @@ def test_a_database_that_is_no_number_is_refused(api: Api, path: str) -> None:
     for scheme in ("redis", "rediss"):
         with pytest.raises(holdfast.ConfigurationError, match=r"^url = "):
             api.module().connect(f"{scheme}://localhost:1{path}")
+
+
+@pytest.mark.parametrize("url", ["redis://h", "rediss://h", "unix:///s", "redis+sentinel://h/s", "redlock://a,b,c"])
+def test_an_option_that_no_connection_has_is_refused_at_once(api: Api, url: str) -> None:
+    api.connect(f"{url}?socket_timeout=3")
+    with pytest.raises(holdfast.ConfigurationError, match="options are those of redis-py"):
+        api.connect(f"{url}?bogus=3")

@@ -155,7 +155,10 @@ def client_of_url(url: object) -> Address | Pool | Seeds | Members:
         raise ConfigurationError("url", url, "a str, as redis://localhost:6379")
     # Raised outside: what a library says of a URL may hold a piece of the password, also as context of our error.
     try:
-        return _made(url)
+        made = _made(url)
+        if isinstance(made, Pool):
+            made.connection()  # which raises for an option that none has
+        return made
     except ConfigurationError as error:
         wrong = error
     except _Unreadable as error:
