@@ -119,11 +119,8 @@ def _pack_parts(script: Script, keys: Sequence[str], args: Sequence[str | int | 
 
 def pack_command(args: Sequence[str | int | float | bytes]) -> bytes:
     """Any command."""
-    parts = [b"*%d\r\n" % len(args)]
-    for arg in args:
-        data = arg if isinstance(arg, bytes) else str(arg).encode()
-        parts.append(_bulk(data))
-    return b"".join(parts)
+    words = [_bulk(arg if isinstance(arg, bytes) else str(arg).encode()) for arg in args]
+    return b"*%d\r\n%b" % (len(args), b"".join(words))
 
 
 _INFO_REPLICATION = pack_command(("INFO", "replication"))
