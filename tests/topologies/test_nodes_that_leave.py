@@ -27,6 +27,7 @@ class Node(StandIn):
     def __init__(self, server: embedded.Server) -> None:
         self._target = (server.host, server.port)
         self.owner: Node = self
+        self.replicas: list[Node] = []
         self.clients: set[socket.socket] = set()
         super().__init__()
 
@@ -46,8 +47,9 @@ class Node(StandIn):
                 while (request := reader.gets()) is not False:
                     word = request[0].upper()
                     if word == b"CLUSTER":
-                        owner = b"*3\r\n$9\r\n127.0.0.1\r\n:%d\r\n$1\r\nx\r\n" % self.owner.port
-                        client.sendall(b"*1\r\n*3\r\n:0\r\n:16383\r\n" + owner)
+                        named = [self.owner, *self.replicas]
+                        each = [b"*3\r\n$9\r\n127.0.0.1\r\n:%d\r\n$1\r\nx\r\n" % node.port for node in named]
+                        client.sendall(b"*1\r\n*%d\r\n:0\r\n:16383\r\n" % (2 + len(each)) + b"".join(each))
                     elif word in (b"EVALSHA", b"EVAL") and self.owner is not self:
                         client.sendall(b"-MOVED 0 %b\r\n" % self.owner.address.encode())
                     else:
@@ -107,6 +109,20 @@ def names(topology: cluster_module.Cluster) -> list[str]:
 
 def table(*hosts: str) -> list[Any]:
     return [[at, at, [host.encode(), 1, b"x"]] for at, host in enumerate(hosts)]
+
+
+def test_a_master_fails_over_when_the_seeds_have_gone(api: Api, server: embedded.Server, unique_name: str) -> None:
+    """Its replica is asked for the table, though more others come before it."""
+    with Node(server) as replica:
+        with Node(server) as master, contextlib.ExitStack() as stack:
+            seeds = [stack.enter_context(Node(server)) for _ in range(cluster_module.REFRESH_TRIES)]
+            for node in (master, *seeds):
+                node.owner, node.replicas = master, [replica]
+            locks = api.connect(f"redis+cluster://{','.join(seed.address for seed in seeds)}")
+            locks.lock(unique_name).acquire(timeout=20).release()
+            assert not replica.clients
+        locks.lock(unique_name).acquire(timeout=20).release()
+        assert replica.clients
 
 
 def test_known_nodes_are_those_that_tables_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,12 +152,15 @@ class Cluster(Topology):
         """A request ended so: the table may be out of date."""
         if failure.kind in _HARMLESS:
             return
-        if failure.kind in ("refused", "silent", "broken"):
-            if node not in self._suspects:
-                self._suspects.append(node)
-            self._any += 1
+        self._suspect(node, failure)
+        self._any += 1
         self._stale = True
         self._read()
+
+    def _suspect(self, node: Server, failure: RequestFailed) -> None:
+        """Have others asked before it, if it did not answer."""
+        if failure.kind in ("refused", "silent", "broken"):
+            self._suspects = [*(each for each in self._suspects if each is not node), node]
 
     def find(self, key: str | None, index: int | None, then: Callable[[Server], None]) -> None:
         self._read()
@@ -181,6 +184,7 @@ class Cluster(Topology):
         """A node was asked for the table: whether it has told."""
         if failure is None:
             return self._learn(node, shares)
+        self._suspect(node, failure)  # those that are asked next time are other ones
         if "cluster support disabled" in failure.message and node not in self._singles:
             self._singles.append(node)
         return False
