@@ -93,15 +93,12 @@ async def replay(protocol: Protocol[R], asked_at: float, reply: Reply, error: Ba
 
 
 async def confirm(record: LeaseRecord, reply: Reply, error: RequestFailed | None) -> None:
-    """Go on with a release that is not waited for, after the end of its request; None for both: begin it again.
+    """Go on with a release that is not waited for, after the end of its request.
 
     That the lease was not held any more is told like any other loss.
     """
     try:
-        if reply is None and error is None:
-            held = await record.release()
-        else:
-            held = await replay(record.release(), 0.0, reply, error)
+        held = await replay(record.release(), 0.0, reply, error)
     except RequestFailed:
         return  # it goes on in the background, until the ttl ends it
     if not held:
