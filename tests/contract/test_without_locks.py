@@ -120,6 +120,19 @@ def test_a_refused_command_is_an_error(locks: Any, api: Api, raw: Any, unique_na
     assert locks.optimistic(unique_name).run(function_for(api, nothing)) == 0
 
 
+def test_a_write_that_is_refused_when_all_are_carried_out_is_an_error(
+    locks: Any, api: Api, raw: Any, unique_name: str
+) -> None:
+    def wrong(tx: Any) -> Any:
+        yield tx.get(unique_name)
+        tx.set(unique_name, "text")
+        tx.queue("INCR", unique_name)
+
+    with pytest.raises(holdfast.ServerError, match=r"not an integer .* the other commands were carried out"):
+        locks.optimistic(unique_name).run(function_for(api, wrong))
+    assert raw.getdel(unique_name) == "text"
+
+
 def test_a_refused_read_is_a_public_error_to_the_function_as_well(locks: Any, api: Api, unique_name: str) -> None:
     """No private exception, not even as its cause; and the same object comes out when the function lets it pass."""
     seen: list[BaseException] = []

@@ -1,7 +1,7 @@
 """Change keys without a lock: read, decide, and write only if nothing has changed meanwhile.
 
 Laws: what was written was decided on what was read; no connection is left watching; a write whose answer is
-missing is reported as unknown, never repeated.
+missing is reported as unknown, never repeated; one that the server refuses is an error.
 
 Theory: WATCH, reads and EXEC share one connection, a session. Before EXEC nothing has happened on the server, so up to
 there any trouble that passes is only another attempt.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from holdfast._core.effects import Call, Command, Reply, Sleep, driver
-from holdfast._core.failure import RequestFailed
+from holdfast._core.failure import RequestFailed, refusal
 from holdfast._core.forms import Fits
 from holdfast._core.replies import DONE, MAYBE, MAYBE_DONE, QUEUED, executed
 from holdfast._core.settings import DEFAULT, Settings
@@ -76,6 +76,10 @@ async def finish(
         raise
     fits = executed(len(commands))
     replies: list[Reply] | None = await Command(("EXEC",), request_timeout_s, key, session=session, fits=fits)
+    for error in (reply for reply in replies or () if isinstance(reply, Exception)):
+        refused = refusal(str(error), "")
+        refused.maybe_executed, refused.way_out = True, "the other commands were carried out"
+        raise refused
     return replies
 
 

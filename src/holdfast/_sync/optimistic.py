@@ -79,7 +79,8 @@ class Optimistic:
         """Run it until what it read had not changed when its writes were carried out; returns what it returned.
 
         Raises `OptimisticConflict` after `attempts` attempts, `OutcomeUnknown` when the answer to the write was lost,
-        and whatever the function raises (nothing was written then).
+        `ServerError` when a write was refused (others may have been carried out, as the error says then), and whatever
+        the function raises (nothing was written then).
         """
         check_callable("function", function)
         session = self._session
