@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import hiredis
 
 from holdfast._core.effects import Call
 from holdfast._core.mutex import Each
@@ -16,17 +18,23 @@ __all__ = ["Group", "PreparedRequest", "pack_command", "pack_script", "pack_sync
 _GROUPS_MAX = 2_000
 
 
-def _bulk(data: bytes) -> bytes:
-    return b"$%d\r\n%b\r\n" % (len(data), data)
+#: The words of a command as bytes.
+_packed: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 
 
-def _bytes(arg: str | int | bytes) -> bytes:
-    return arg.encode() if isinstance(arg, str) else b"%d" % arg if isinstance(arg, int) else arg
+def pack_command(words: Sequence[str | int | float | bytes]) -> bytes:
+    """Any command."""
+    return _packed(tuple(words))
 
 
 def pack_script(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> bytes:
     """EVALSHA of a script."""
-    return b"".join(_pack_parts(script, keys, args))
+    return _packed(("EVALSHA", script.sha, len(keys), *keys, *args))
+
+
+def _part(*words: str | int | bytes) -> bytes:
+    """Some words of a command, without its count."""
+    return _packed(words).partition(b"\r\n")[2]
 
 
 def spelled_out(packed: bytes, script: Script) -> bytes:
@@ -43,7 +51,7 @@ class Group:
 
     def __init__(self, each: Each) -> None:
         self.script = SCRIPTS[each.script]
-        self.args = b"".join([_bulk(_bytes(arg)) for arg in each.args])
+        self.args = _part(*each.args)
         self.args_count = len(each.args)
         self.keys_count = len(each.keys)
 
@@ -51,7 +59,7 @@ class Group:
         """One request for all of these."""
         count = len(asks)
         keys = self.keys_count * count
-        parts = [b"*%d\r\n" % (3 + keys + self.args_count + count), self.script.head, _bulk(b"%d" % keys)]
+        parts = [b"*%d\r\n" % (3 + keys + self.args_count + count), self.script.head, _part(keys)]
         parts += [ask.prepared.keys for ask in asks]
         parts.append(self.args)
         # Of text, which Python puts together faster than bytes.
@@ -90,37 +98,18 @@ class PreparedRequest:
         self.confirm = True
         self.grants = call.script == "acquire"
         self.group = None if each is None else _group_of(each)
-        self.keys = b"" if each is None else b"".join([_bulk(key.encode()) for key in each.keys])
+        self.keys = b"" if each is None else _part(*each.keys)
         self.key = call.keys[0]
         self.request_timeout_s = call.request_timeout_s
         self.script, self.fits = SCRIPTS[call.script], FITS[call.script]
-        parts = _pack_parts(self.script, call.keys, call.args)
-        token_at = 3 + len(call.keys)
-        self.before, self.behind = b"".join(parts[:token_at]), b"".join(parts[token_at + 1 :])
+        count = b"*%d\r\n" % (3 + len(call.keys) + len(call.args))
+        self.before = count + self.script.head + _part(len(call.keys), *call.keys)
+        self.behind = _part(*call.args[1:])
 
     def call(self, token: str) -> Call:
         """Return it for a protocol, with that token."""
         call = self._call
         return Call(call.script, call.keys, (token, *call.args[1:]), call.request_timeout_s)
-
-
-def _pack_parts(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> list[bytes]:
-    """Pack the argument count, name, key count; keys; arguments."""
-    count = b"%d" % len(keys)
-    # Without calls: a request may renew many leases.
-    parts = [b"*%d\r\n" % (3 + len(keys) + len(args)), script.head]
-    parts += [
-        b"$%d\r\n%b\r\n" % (len(data), data)
-        for each in (count, *keys, *args)
-        for data in (each.encode() if type(each) is str else b"%d" % each if type(each) is int else _bytes(each),)
-    ]
-    return parts
-
-
-def pack_command(args: Sequence[str | int | float | bytes]) -> bytes:
-    """Any command."""
-    words = [_bulk(arg if isinstance(arg, bytes) else str(arg).encode()) for arg in args]
-    return b"*%d\r\n%b" % (len(args), b"".join(words))
 
 
 _INFO_REPLICATION = pack_command(("INFO", "replication"))
