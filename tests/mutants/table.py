@@ -271,8 +271,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "the loop sleeps once more without clients",
             LOOP,
-            "if self._soon or self.flushes or not self._clients:",
-            "if self._soon or self.flushes:",
+            "if self._acts or self._soon or self.flushes or not self._clients:",
+            "if self._acts or self._soon or self.flushes:",
         ),
         (
             "what is submitted while the loop ends is not done",

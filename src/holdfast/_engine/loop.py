@@ -93,7 +93,8 @@ class _Bell:
         except OSError:
             pass  # it rings already, or has ended
 
-    def silence(self) -> None:
+    def ready(self, _mask: int) -> None:
+        """It was rung: be silent again."""
         try:
             posix.read(self.fd, 4096)
         except OSError:
@@ -159,7 +160,7 @@ class Engine:
         #: What writes at the end of this turn.
         self.flushes: dict[Link, None] = {}
         self._poller: Any = None
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, Link | _Bell] = {}
         self._bell: _Bell | None = None
         #: Whether it waits in its selector, so that who submits has to ring.
         self.asleep = False
@@ -361,6 +362,7 @@ class Engine:
                 self._poller = _Poller(selectors.PollSelector())
             return
         poller.register(bell.fd, READ)
+        self._links[bell.fd] = bell
         if self._poller is not None:
             for fd, mask in self._poller.masks.items():
                 poller.register(fd, mask)
@@ -386,17 +388,18 @@ class Engine:
 
     def _turn(self, sleep_max_s: float) -> None:
         self.turns += 1
-        acts, soon = self._acts, self._soon
-        for _ in range(min(len(acts), _ACTS_MAX)):
-            self.do(*acts.popleft())
+        acts, soon, flushes = self._acts, self._soon, self.flushes
+        if acts:
+            for _ in range(min(len(acts), _ACTS_MAX)):
+                self.do(*acts.popleft())
         while soon:
             self.do(*soon.popleft())
-        wait_s = self._due()
+        wait_s = self._due(sleep_max_s)
         while soon:
             self.do(*soon.popleft())
-        while self.flushes:
-            self.do(self.flushes.popitem()[0].write, ())
-        self._look(min(wait_s, sleep_max_s))
+        while flushes:
+            self.do(flushes.popitem()[0].write, ())
+        self._look(wait_s)
 
     def do(self, act: Callable[..., object], args: tuple[Any, ...]) -> None:
         """Do it now. An exception is shown, and ends nothing else."""
@@ -405,8 +408,8 @@ class Engine:
         except Exception:
             report()
 
-    def _due(self) -> float:
-        """Do what is due; until when nothing else is, s."""
+    def _due(self, most_s: float) -> float:
+        """Do what is due; until when nothing else is, `most_s` at most."""
         now = clock()
         while timers := self._timers:  # which may be replaced
             at, _, timer = timers[0]
@@ -416,28 +419,25 @@ class Engine:
                 self._forgotten -= 1
                 continue
             if at > now:
-                return min(_SLEEP_MAX_S, at - now)
+                return min(most_s, at - now)
             heapq.heappop(timers)
             timer.act, timer.args = None, ()
             self.do(act, args)
-        return _SLEEP_MAX_S
+        return most_s
 
     def _look(self, wait_s: float) -> None:
-        bell, links = self._bell, self._links
-        if self._soon or self.flushes or not self._clients:
-            wait_s = 0.0
+        if self._bell is None:
+            wait_s = min(wait_s, _DOZE_S)
         self.asleep = True
-        if self._acts:
+        if self._acts or self._soon or self.flushes or not self._clients:
             wait_s = 0.0
         try:
-            events = self._poller.poll(max(0.0, wait_s if bell is not None else min(wait_s, _DOZE_S)))
+            events = self._poller.poll(wait_s)
         finally:
             self.asleep = False
         for fd, mask in events:
-            if bell is not None and fd == bell.fd:
-                bell.silence()
-            elif (link := links.get(fd)) is not None:
-                self.do(link.ready, (mask,))
+            if (watched := self._links.get(fd)) is not None:
+                self.do(watched.ready, (mask,))
 
 
 def _nothing() -> None:
