@@ -269,7 +269,7 @@ def test_it_says_how_waiters_come_to_know(tells: bool | None, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "forbidden, tells", [((), True), (("PUBLISH",), None), (("PUBSUB",), None), (("SUBSCRIBE",), None)]
+    "forbidden, tells", [((), True), (("PUBLISH",), False), (("PUBSUB",), False), (("SUBSCRIBE",), False)]
 )
 def test_whether_a_server_tells_is_found_out(
     private_server: Callable[..., embedded.Server], forbidden: tuple[str, ...], tells: bool | None
@@ -303,6 +303,34 @@ def test_a_real_server_of_each_kind(server: embedded.Server) -> None:
     assert weights(report)["lock"] == "ok" and report["handoff_ms"] > 0
     assert abs(told["clocks_apart_s"]) < 60
     assert "geheim" not in json.dumps(report)
+
+
+@pytest.mark.parametrize(
+    "scheme, more, status",
+    [
+        ("redis://:needless@", "", 0),
+        ("redis://", "?nonsense=1", 64),
+        ("redis+sentinel://", "/service", 64),
+        ("redis+cluster://", "", 64),
+        ("redis://", "/77", 69),
+        ("rediss://", "?socket_timeout=0.5", 69),
+    ],
+)
+def test_it_is_let_in_where_locks_are_and_told_what_they_are_told(
+    private_server: Callable[..., embedded.Server], scheme: str, more: str, status: int
+) -> None:
+    server = private_server(password="")
+    url = f"{scheme}127.0.0.1:{server.port}{more}"
+    done = holdfast("status", "--json", "name", url=url)
+    assert (done.returncode, examined(url)[0]) == (status, status)
+    report, of_doctor = json.loads(done.stdout), examined(url)[1]
+    if status:
+        assert of_doctor["error"]["kind"] == report["error"]["kind"]
+        assert (
+            report["error"]["message"]
+            .removeprefix("lock 'name': ")
+            .startswith(of_doctor["error"]["message"].partition("; ")[0])
+        )
 
 
 def test_it_leaves_nothing_behind_that_lasts(valkey_server: embedded.Server) -> None:

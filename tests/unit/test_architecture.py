@@ -127,7 +127,8 @@ PACKAGE: dict[str, Room] = {
     "compat": Room(_PUBLIC | {"_async", "_sync"}, frozenset({"redis", "django_redis", "django"})),
     "web": Room(_PUBLIC | {"_api.changes"}, frozenset({"starlette"})),
     "cli": Room(
-        _PUBLIC | {"web", "_core.rights", "_runtime.clock", "_runtime.waits"}, _CLIENTS | {"starlette", "uvicorn"}
+        _PUBLIC | {"web", "_core.probing", "_core.rights", "_runtime.clock", "_runtime.waits"},
+        frozenset({"starlette", "uvicorn"}),
     ),
     "__main__": Room(frozenset({"cli"})),
 }
@@ -278,6 +279,7 @@ def test_public_modules_declare_what_is_public(module: str, path: Path) -> None:
         ("holdfast_lab.cli", "import click"),
         ("holdfast.cli.run", "from holdfast._core import effects"),
         ("holdfast.cli.run", "from .._core import effects"),
+        ("holdfast.cli.survey", "import redis"),
         ("holdfast_lab.schemes", "from holdfast._core import effects"),
         ("holdfast_lab.schemes", "from sim.server import Server"),
         ("holdfast.testing", "import sim"),
@@ -307,7 +309,7 @@ def test_a_wrong_arrow_is_found(module: str, source: str) -> None:
         ("holdfast._core.mutex", "from holdfast.errors import HoldfastError\nfrom ..errors import LeaseLost"),
         ("holdfast._engine.topology", "import redis\nfrom holdfast._core import keys"),
         ("holdfast._sync.lock", "import threading\nfrom holdfast._front.threads import ThreadsFront"),
-        ("holdfast.cli.run", "import redis\nimport holdfast\nfrom holdfast import connect, embedded"),
+        ("holdfast.cli.run", "import uvicorn\nimport holdfast\nfrom holdfast import connect, embedded"),
         ("holdfast_lab.cli", "from holdfast.cli import exits\nfrom holdfast import connect"),
         ("sim.world", "import time\nfrom holdfast._core import mutex\nfrom sim.driver import Process"),
         ("rig.run", "import redis_lock\nfrom testbed import servers\nfrom holdfast_lab import servers"),

@@ -1,7 +1,8 @@
 """What there is to know about the place where locks live: asked, not judged (that is `doctor`).
 
 What a server does not tell this user is "not known", and no error. A lock is really taken, handed over and
-released, since that alone proves that this user may do it all.
+released, since that alone proves that this user may do it all. All is asked by clients of ours: what keeps locks from
+a server keeps this from it, too, and is told in the same words.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
+from holdfast._core.probing import hears, say
 from holdfast.cli.services import Service, recognize
 
 __all__ = ["Facts", "Survey", "survey"]
@@ -25,12 +26,11 @@ __all__ = ["Facts", "Survey", "survey"]
 #: How long a server has for each answer, s.
 _PATIENCE_S = 5.0
 
+#: What the locks that are tried are called.
+_NAME = "holdfast-doctor"
 _KINDS = {"redis+sentinel": "sentinel", "redis+cluster": "cluster", "redlock": "quorum"}
 #: What CONFIG GET is asked for.
 _SETTINGS = ("save", "appendfsync", "min-replicas-to-write", "min-replicas-max-lag", "timeout")
-_TELL = "return {redis.call('PUBLISH', ARGV[1], '-'), redis.call('PUBSUB', 'NUMSUB', ARGV[1])[2]}"
-#: Options of a place, which are not for the connections to its servers.
-_OF_PLACES = re.compile("restart_delay|member_timeout|sentinel_.*")
 
 
 @dataclass
@@ -114,24 +114,31 @@ def survey(url: str | None, namespace: str | None) -> Survey:
     """Ask around. Raises when no server can be reached, or does not let us in."""
     import holdfast
 
-    holdfast.connect(url, namespace=namespace).close()  # refuses what is wrong with the arguments
-    url = url if url is not None else os.environ.get("HOLDFAST_URL") or "redis://localhost:6379"
-    parts = urlsplit(url)
-    kind = _KINDS.get(parts.scheme.replace("rediss", "redis").replace("redlocks", "redlock"), "single")
-    found = Survey(_shown(url), kind)
-    delay = dict(parse_qsl(parts.query)).get("restart_delay")
-    for each in _servers(found, url, parts):
-        try:
-            facts = _ask(each, namespace, kind)
-        except holdfast.ServerUnreachable as error:
-            if kind in ("single", "sentinel"):
-                raise
-            found.silent[_shown(each)] = error.because
-        else:
+    with holdfast.connect(url, namespace=namespace) as client:
+        url = url if url is not None else os.environ.get("HOLDFAST_URL") or "redis://localhost:6379"
+        parts = urlsplit(url)
+        kind = _KINDS.get(parts.scheme.replace("rediss", "redis").replace("redlocks", "redlock"), "single")
+        found = Survey(_shown(url), kind)
+        masters = _ask_sentinels(found, parts) if kind == "sentinel" else []
+        delay = dict(parse_qsl(parts.query)).get("restart_delay")
+        for place, name in enumerate(_servers(client, kind)):
+            facts = Facts(masters[0] if masters else name, namespace, kind=kind)
             facts.restart_delay_s = None if delay is None else float(delay)
-            found.servers.append(facts)
-    if not found.servers:
-        raise holdfast.ServerUnreachable(found.place, found.complaint or "; ".join(found.silent.values()))
+            try:
+                _ask(client, place, facts)
+            except (holdfast.ServerUnreachable, holdfast.OutcomeUnknown) as error:
+                if kind in ("single", "sentinel"):
+                    raise
+                found.silent[name] = _why(error)
+            else:
+                found.servers.append(facts)
+        if kind == "cluster":
+            state = re.search(r"cluster_state:(\w*)", _told(partial(_say, client, None), "CLUSTER", "INFO") or "")
+            if state is not None and state[1] != "ok":
+                found.complaint = f"cluster_state:{state[1]}"
+        if not found.servers:
+            client.lock(_NAME).locked()  # raises what any other command would
+            raise holdfast.ServerUnreachable(found.place, found.complaint or "; ".join(found.silent.values()))
     if any(each.info.get("role") != "slave" and not (each.is_sentinel or each.hangs_up) for each in found.servers):
         _try_a_lock(found, url, namespace)
     return found
@@ -145,165 +152,115 @@ def _shown(url: str) -> str:
     return unquote(parts.path) if parts.scheme == "unix" else f"{parts.scheme}://{hosts}{parts.path}"
 
 
-# ---- the servers of each kind of place ----
+def _servers(client: Any, kind: str) -> list[str]:
+    """Name the servers that have keys, each in its place."""
+    topology = client._session.driver.topology
+    if kind == "cluster":
+        _let_in(partial(_say, client, None))  # upon which it is known
+        return [each.name for each in topology.masters()]
+    return [each.name for each in topology.nodes()]
 
 
-def _servers(found: Survey, url: str, parts: SplitResult) -> list[str]:
-    """Return the URL of each, with the user, the password and the options of the whole place."""
-    credentials, at, hosts = parts.netloc.rpartition("@")
-    scheme = "rediss" if parts.scheme.startswith(("rediss", "redlocks")) else "redis"
-    options = parse_qsl(parts.query)
-    own = urlencode([pair for pair in options if not _OF_PLACES.fullmatch(pair[0])])
-    addresses = hosts.split(",")
+def _ask_sentinels(found: Survey, parts: SplitResult) -> list[str]:
+    """Return the addresses of the master that they name, and note what is wrong with them."""
+    import holdfast
 
-    def url_of(address: str, path: str) -> str:
-        return f"{scheme}://{credentials}{at}{address}{path}?{own}"
-
-    if found.kind == "sentinel":
-        service, _, database = parts.path.strip("/").partition("/")
-        theirs = urlencode([(name[9:], value) for name, value in options if name.startswith("sentinel_")])
-        ports = ["" if ":" in each else ":26379" for each in addresses]
-        urls = {each: f"{scheme}://{each}{port}?{theirs}" for each, port in zip(addresses, ports, strict=True)}
-        return [url_of(each, f"/{database or 0}") for each in _of_sentinels(found, urls, service)[:1]]
-    if found.kind == "cluster":
-        return [url_of(each, "/0") for each in _of_cluster(found, {each: url_of(each, "/0") for each in addresses})]
-    return [url] if found.kind == "single" else [url_of(each, parts.path) for each in addresses]
-
-
-@contextmanager
-def _asking(found: Survey, address: str, url: str) -> Iterator[Any]:
-    """Yield a client of a Sentinel, or of a member of a Cluster, that was named; notes what is wrong with it."""
-    import redis
-
-    try:
-        with redis.Redis.from_url(url, **_plain()) as client:
-            yield client
-    except redis.exceptions.ResponseError as error:
-        found.complaint = f"{address}: {error}"
-    except (redis.exceptions.RedisError, OSError) as error:
-        found.silent[address] = str(error)
-
-
-def _of_sentinels(found: Survey, urls: dict[str, str], service: str) -> list[str]:
-    found.sentinels = len(urls)
+    addresses, options = parts.netloc.rpartition("@")[2].split(","), parse_qsl(parts.query)
+    theirs = urlencode([(name[9:], value) for name, value in options if name.startswith("sentinel_")])
+    scheme, service = parts.scheme.partition("+")[0], parts.path.split("/")[1]
+    found.sentinels = len(addresses)
     masters = []
-    for address, url in urls.items():
-        with _asking(found, address, url) as client:
-            told = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
-            if told:
-                masters.append(":".join(told))
-                client.execute_command("SENTINEL", "CKQUORUM", service)
-            else:
-                found.complaint = f"{address} knows no service {service!r}"
+    for address in addresses:
+        port = "" if re.search(r":\d+$", address) else ":26379"
+        try:
+            with holdfast.connect(f"{scheme}://{address}{port}?{theirs}") as client:
+                told = _say(client, None, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
+                if told:
+                    masters.append("{}:{}".format(*told))
+                    _say(client, None, "SENTINEL", "CKQUORUM", service)
+                else:
+                    found.complaint = f"{address} knows no service {service!r}"
+        except holdfast.ServerError as error:
+            found.complaint = f"{address}: {error.server_message}"
+        except (holdfast.ServerUnreachable, holdfast.OutcomeUnknown) as error:
+            found.silent[address] = _why(error)
     return masters
 
 
-def _of_cluster(found: Survey, urls: dict[str, str]) -> list[str]:
-    masters: set[tuple[str, int]] = set()
-    for address, url in urls.items():
-        with _asking(found, address, url) as client:
-            # In two words, for whose replies redis-py has no parser of its own.
-            for _, _, (host, port, *_), *_ in client.execute_command("CLUSTER", "SLOTS"):
-                masters.add((host or address.rpartition(":")[0] or address, int(port)))
-            state = re.search(r"cluster_state:(\w*)", client.execute_command("CLUSTER", "INFO"))
-            if state is None or state[1] != "ok":
-                found.complaint = f"{address} says cluster_state:{state[1] if state else ''}"
-        if masters:
-            break
-    return [f"{host}:{port}" for host, port in sorted(masters)]
-
-
-def _plain() -> dict[str, Any]:
-    """Return the options of all connections: they send no HELLO and no CLIENT, at which some proxies hang up."""
-    import redis
-
-    named = ("driver_info",) if hasattr(redis, "driver_info") else ("lib_name", "lib_version")  # by version
-    waits = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), _PATIENCE_S)
-    return {"protocol": 2, "decode_responses": True, "encoding_errors": "replace", **waits, **dict.fromkeys(named)}
+def _why(error: Exception) -> str:
+    return getattr(error, "because", None) or str(error)
 
 
 # ---- one server ----
 
 
-def _ask(url: str, namespace: str | None, kind: str) -> Facts:
-    import redis
-
-    # Small waits, no repeats: a server in trouble is what we want to see.
-    with redis.Redis.from_url(url, **_plain()) as client:
-        facts = Facts(_shown(url), namespace, kind=kind)
-        _let_in(client, facts.server)
-        facts.info = _told(lambda: client.info("everything")) or _told(client.info, facts.refusals) or {}
-        for name in (*_SETTINGS, "active-replica", "multi-master"):
-            got = _told(partial(client.config_get, name), facts.refusals) or {}
-            facts.config.update(got)
-        _measure(client, facts)
-        try:
-            facts.tells = _tells(client, f"{namespace or 'holdfast'}:inbox:doctor")
-        except redis.exceptions.RedisError as error:  # if PING is not answered either, it has gone meanwhile
-            facts.hangs_up = isinstance(error, redis.exceptions.ConnectionError) and bool(_told(client.ping))
-    return facts
+def _ask(client: Any, place: int, facts: Facts) -> None:
+    ask = partial(_say, client, place)
+    _let_in(ask)
+    facts.info = _parsed(_told(ask, "INFO", "everything") or _told(ask, "INFO", refusals=facts.refusals) or "")
+    for name in (*_SETTINGS, "active-replica", "multi-master"):
+        got = _told(ask, "CONFIG", "GET", name, refusals=facts.refusals) or {}
+        facts.config.update(got if isinstance(got, dict) else zip(got[::2], got[1::2], strict=True))
+    _measure(ask, facts)
+    if facts.kind in ("single", "sentinel"):
+        key = f"{facts.namespace or 'holdfast'}:{{doctor}}"
+        facts.tells, hung_up = client._session.run(hears(key, _PATIENCE_S))
+        facts.hangs_up = hung_up and _told(ask, "PING") is not None  # else it has gone meanwhile
 
 
-def _tells(client: Any, channel: str) -> bool:
-    with client.pubsub() as inbox:
-        inbox.subscribe(channel)
-        inbox.get_message(timeout=_PATIENCE_S)  # once it is subscribed
-        told, there = client.eval(_TELL, 1, channel, channel)
-        return bool(told and there)
-
-
-def _let_in(client: Any, server: str) -> None:
+def _let_in(ask: Callable[..., Any]) -> None:
     """Raise what a lock would raise if it could not even connect."""
-    import redis
-
-    from holdfast import errors
+    import holdfast
 
     try:
-        client.ping()
-    except redis.exceptions.NoPermissionError:
-        pass  # PING is not needed
-    except (redis.exceptions.RedisError, OSError) as error:
-        said = str(error)
-        refusals = redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError
-        if isinstance(error, refusals) or re.search("authentication|wrongpass", said, re.IGNORECASE):
-            raise errors.ServerError(server, "NOAUTH", said, "check user name and password") from None
-        if isinstance(error, (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError)):
-            raise errors.ServerUnreachable(server, said) from None
-        raise errors.ServerError(server, type(error).__name__, said) from None
+        ask("PING")
+    except holdfast.ServerError as error:
+        if error.kind != "NOPERM":  # that one is let in, and PING is not needed
+            raise
 
 
-def _told(ask: Callable[[], Any], refusals: list[str] | None = None) -> Any:
+def _say(client: Any, place: int | None, *words: str) -> Any:
+    return client._session.run(say(words, place, _PATIENCE_S))
+
+
+def _told(ask: Callable[..., Any], *words: str, refusals: list[str] | None = None) -> Any:
     """The answer, or None when this user does not get one; `refusals` gets what was said instead."""
-    import redis
+    import holdfast
 
     try:
-        return ask()
-    except redis.exceptions.RedisError as error:
+        return ask(*words)
+    except holdfast.HoldfastError as error:
         if refusals is not None:
-            refusals.append(str(error))
+            refusals.append(getattr(error, "server_message", str(error)))
         return None
 
 
-def _measure(client: Any, facts: Facts) -> None:
+def _parsed(info: str) -> dict[str, Any]:
+    """Return what INFO says, with its numbers as such."""
+    pairs = (line.partition(":") for line in info.splitlines() if ":" in line)
+    return {name: int(value) if value.isdecimal() else value for name, _, value in pairs}
+
+
+def _measure(ask: Callable[..., Any], facts: Facts) -> None:
     """Round trips and the server's clock against ours; the quickest answer says most about the clock."""
     best_s = float("inf")
     for _ in range(9):
         sent_at, sent_on = time.perf_counter(), time.time()
-        told = _told(client.time)
+        told = _told(ask, "TIME")
         took_s = time.perf_counter() - sent_at
         if told is None:
             return
         facts.round_trips_ms.append(took_s * 1000)
         if took_s < best_s:
             best_s = took_s
-            facts.clocks_apart_s = told[0] + told[1] / 1_000_000 - (sent_on + took_s / 2)
+            facts.clocks_apart_s = int(told[0]) + int(told[1]) / 1_000_000 - (sent_on + took_s / 2)
 
 
 def _try_a_lock(found: Survey, url: str, namespace: str | None) -> None:
     """Take a lock, extend it, hand it over to a waiter, release it."""
     import holdfast
 
-    name = f"holdfast-doctor-{os.urandom(8).hex()}"
+    name = f"{_NAME}-{os.urandom(8).hex()}"
 
     def wait() -> float:
         with there.lock(name).acquire(timeout=2 * _PATIENCE_S):
