@@ -88,6 +88,15 @@ def test_a_reader_that_has_gone(valkey_server: embedded.Server) -> None:
         assert done.stderr == b""
 
 
+def test_a_full_disk(valkey_server: embedded.Server) -> None:
+    """Which is no mistake of ours."""
+    for name in ("help", "version", "doctor", "status --json"):
+        with open("/dev/full", "wb") as full:
+            done = run(valkey_server, COMMANDS[name][0], stdout=full)
+        assert done.returncode == 71, (name, done.stderr)
+        assert done.stderr.startswith(b"holdfast: the system says: No space left on device"), done.stderr
+
+
 HUGE = "9" * 400
 
 

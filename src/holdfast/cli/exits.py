@@ -17,6 +17,7 @@ __all__ = [
     "OK",
     "REFUSED",
     "SIGNALLED",
+    "SYSTEM",
     "UNAVAILABLE",
     "UNUSABLE",
     "USAGE",
@@ -37,6 +38,8 @@ NOT_HELD = 66
 UNAVAILABLE = 69
 #: A mistake in holdfast itself (EX_SOFTWARE).
 INTERNAL = 70
+#: The system has no room for what is written, starts no process, … (EX_OSERR).
+SYSTEM = 71
 #: The lock is held by another client; try again later (EX_TEMPFAIL).
 NOT_ACQUIRED = 75
 #: The lease was lost, or was about to be, and the command was ended for that.
@@ -77,7 +80,7 @@ def status_of(error: BaseException) -> int:
         return REFUSED
     if isinstance(error, errors.HoldfastError):
         return UNAVAILABLE
-    return INTERNAL
+    return SYSTEM if isinstance(error, OSError) else INTERNAL
 
 
 def sentence(error: BaseException) -> str:
@@ -88,4 +91,6 @@ def sentence(error: BaseException) -> str:
         return str(error).replace(_ADDRESS, f"{_ADDRESS} (--url or HOLDFAST_URL)", 1)
     if isinstance(error, (errors.HoldfastError, UsageError)):
         return str(error)
-    return f"internal error: {type(error).__name__}: {error} (HOLDFAST_TRACEBACK=1 shows where)"
+    what = error.strerror if isinstance(error, OSError) else None
+    what = f"the system says: {what}" if what else f"internal error: {type(error).__name__}: {error}"
+    return f"{what} (HOLDFAST_TRACEBACK=1 shows where)"
