@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,11 @@ from tests.support.commands import holdfast
 )
 def test_durations(text: str, seconds: float) -> None:
     assert duration(text) == pytest.approx(seconds)
+
+
+def test_a_duration_beyond_all_is_one_that_can_be_waited_for() -> None:
+    """As by `top --json --interval`."""
+    assert 1e8 < duration("9" * 400 + "d") < threading.TIMEOUT_MAX
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1", "1 s", "1w", "nan", "inf", "1e3", "1:30", "0x10", "٣"])

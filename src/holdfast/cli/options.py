@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,6 +24,8 @@ __all__ = [
 
 #: The longest lease that the library allows, s.
 TTL_MAX_S = 365 * 86_400.0
+#: What is longer is as good as this, some thirty years, for which every system can wait, s.
+_DURATION_MAX_S = 1e9
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -51,8 +52,7 @@ def duration(text: str) -> float:
         raise argparse.ArgumentTypeError(
             f"{shortened(text)!r} is not a valid duration: a number with ms, s, m, h or d, as in 500ms or 2m"
         )
-    # What is beyond all floats is still a number, and as good as the longest one.
-    return min(float(number) * _UNIT_S[unit], sys.float_info.max)
+    return min(float(number) * _UNIT_S[unit], _DURATION_MAX_S)
 
 
 def shortened(text: str) -> str:
