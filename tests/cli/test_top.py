@@ -90,6 +90,8 @@ def test_a_terminal(valkey_server: embedded.Server, unique_name: str) -> None:
             top.until("by hold")
             top.resize(6, 60)
             assert max(map(len, top.until("by hold", lines=6))) <= 60
+            top.resize(4, 60)  # no room for any of them, and still some are held
+            assert "2 in all, 2 held" in (low := "".join(top.until("by hold", lines=4))) and "no lock" not in low
         os.write(top.master, b"q")
         assert top.process.wait(PATIENCE_S) == 0
         top.until("\x1b[?1049l")

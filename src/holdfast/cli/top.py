@@ -221,7 +221,7 @@ class _Screen:
             lines.append("" if self._error else "looking …")
         else:
             shown = _sorted(tops, self._options.sort)[: max(0, size.lines - 4)]
-            lines += ["", *_table(shown, size.columns)] if shown else ["", "no lock is held or waited for"]
+            lines += ["", *_table(shown, size.columns)] if tops else ["", "no lock is held or waited for"]
             lines += [""] * (size.lines - 1 - len(lines))
             lines[size.lines - 1 :] = [f"{_sums(tops)}   w waiters  h hold  r rate  q quit"]
         _write("\x1b[H" + "\n".join(fitted(line, size.columns) for line in lines[: size.lines]) + "\x1b[J")
