@@ -93,7 +93,7 @@ def test_sharers_and_slots(valkey_server: embedded.Server, unique_name: str) -> 
         said = holdfast("status", unique_name, url=url).stdout.decode()
     assert (report["held"], report["holder"], report["sharers"]) == (True, None, 2)
     assert report["slots"] == {"total": 3, "free": 2, "used": 1, "holders": 1, "waiters": 0}
-    assert "2 that share it" in said and "2 of 3 free" in said
+    assert "2 clients that share it" in said and "2 of 3 free" in said
 
 
 def test_a_semaphore_without_a_free_permit(valkey_server: embedded.Server, unique_name: str) -> None:

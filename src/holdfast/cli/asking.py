@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast import Cancel, Client, Lease
     from holdfast.cli.signals import Signals
 
-__all__ = ["acquired", "held_by", "telling"]
+__all__ = ["acquired", "held_by", "sharers", "telling"]
 
 #: When it is said first what is waited for, and when again, s; how often it is looked while the server is in trouble.
 _FIRST_SAID_S, _SAID_AGAIN_S, _TROUBLE_S = 0.5, 30.0, 1.0
@@ -113,8 +113,12 @@ def held_by(client: Client, name: str) -> str:
     except ConfigurationError:
         readers = 0  # over a quorum there are none
     if readers:
-        return f"held by {readers} clients that share it" if readers > 1 else "held by 1 client that shares it"
+        return f"held by {sharers(readers)}"
     status = client.lock(name).status()
     if status.holder is not None:
         return f"held by {status.holder}"
     return "wanted by others that came first (it was free just now)" if status.waiters > 1 else "free just now"
+
+
+def sharers(count: int) -> str:
+    return "1 client that shares it" if count == 1 else f"{count} clients that share it"

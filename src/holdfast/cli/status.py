@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from holdfast.cli.asking import sharers
 from holdfast.cli.options import Parser, add_report_options
 from holdfast.cli.table import Answer, answered, holding, noted, span, waiters
 
@@ -124,7 +125,7 @@ def _lines(seen: _Seen) -> Iterator[tuple[str, str]]:
     is_other = bool(seen.also) and not (main.holders or main.waiters or main.fencing_token)
     yield "name" if is_other else main.kind, main.name
     if seen.sharers:
-        yield "held by", f"{seen.sharers} that share it"
+        yield "held by", sharers(seen.sharers)
         yield from (("", line) for line in _named(main))
     elif seen.lock.holder is not None:
         yield from _about("held by", seen.lock.holder)
