@@ -54,9 +54,16 @@ def test_a_server_that_goes_away_is_waited_for(
         assert "released by" in process.stdout.readline().decode()
         server.close()
         assert "looking again" in process.stderr.readline().decode()
-        private_server(port=server.port)
-        with library.connect(server.url) as client, client.lock(unique_name):
-            assert "held by" in process.stdout.readline().decode()
+        again = private_server(port=server.port)
+        with library.connect(server.url) as client:
+            with client.lock(unique_name):
+                assert "held by" in process.stdout.readline().decode()
+            assert "released by" in process.stdout.readline().decode()
+            again.pause()  # it is there, and does not answer
+            assert "looking again" in process.stderr.readline().decode()
+            again.resume()
+            with client.lock(unique_name):
+                assert "held by" in process.stdout.readline().decode()
 
 
 def test_what_is_wrong_is_said() -> None:

@@ -169,10 +169,14 @@ class Front:
                 self.engine.call(self.client.troubled, server, failure)
             answered(reply, failure)
 
-        later = Ask(first, record.token, clock() + first.request_timeout_s, told)
-        if not self._tell(server, later):
-            self.engine.call(server.take_over, [later])
-        return True
+        try:
+            later = Ask(first, record.token, clock() + first.request_timeout_s, told)
+            if not self._tell(server, later):
+                self.engine.call(server.take_over, [later])
+            return True
+        except BaseException:  # a signal handler: whether it was sent is not known
+            self.engine.call(answered, None, server.silent(True))
+            raise
 
     def _tell(self, server: Server, later: Ask) -> bool:
         """Send it; False where there is no connection yet."""
