@@ -222,7 +222,7 @@ class Gates(Sessions[_Gate]):
         through = is_open or came < thing.openings
         if (value[0] == 1 and not through) or (value[0] == 0 and is_open):
             self.world.fail("let through", f"{token.decode()} was told {value} at {thing.keys.lock}, open: {is_open}")
-        elif value[0] == 0 and through and int(call.args[7]) == number > 0 and token not in thing.forgotten:
+        elif value[0] == 0 and through and int(call.args[2]) == number > 0 and token not in thing.forgotten:
             self.world.fail("kept out", f"{token.decode()} was told {value}, and {thing.keys.lock} had opened for it")
         elif value[0] == 0 and value[3] >= 0:
             thing.came[token] = thing.openings, value[4]

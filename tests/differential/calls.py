@@ -275,12 +275,12 @@ def _gate_wait(world: World) -> Drawn:
     return [f"{base}:gate", f"{base}:gate:waiters", f"{base}:gate:gone"], (
         world.token(),
         world.one_of("try", "wait", "wait", "leave"),
-        FENCE_MS,
+        world.one_of(0, 0, 1, 10**15, 10**17),
         world.one_of(2, 2, 2, 3),
+        FENCE_MS,
+        world.inboxes,
         5_000,
         90_000,
-        world.inboxes,
-        world.one_of(0, 0, 1, 10**15, 10**17),
     )
 
 

@@ -499,7 +499,7 @@ class Gate(Machine):
         self.declared = self.missing = declared
 
     def ask(self, token: str, what: str, came: int = 0) -> Any:
-        args = (token, what, TTL_MS, self.declared, RECHECK_MS, TOMBSTONE_MS, INBOXES, came)
+        args = (token, what, came, self.declared, TTL_MS, INBOXES, RECHECK_MS, TOMBSTONE_MS)
         return self.scripts.call("gate_wait", self.gate_keys, *args)
 
     def move(self, token: str, what: str) -> None:

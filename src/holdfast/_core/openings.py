@@ -44,14 +44,15 @@ class GateAcquisition(Acquisition):
     ) -> None:
         self.kind = kind
         super().__init__(keys, token, _FOR_EVER_MS, settings)
+        self.all_keys = keys.lock, keys.queue, keys.gone
         self.declared = declared
         self.retain_ms = retain_ms
 
     def _call(self, what: str, arrival: int, request_timeout_s: float) -> Call:
-        keys, settings = self.keys, self.settings
-        asked = (self.token, what, self.retain_ms, self.declared)
-        args = (*asked, settings.signal_recheck_ms, settings.tombstone_ms, self.inboxes, arrival)
-        return Call("gate_wait", (keys.lock, keys.queue, keys.gone), args, request_timeout_s)
+        settings = self.settings
+        asked = (self.token, what, arrival, self.declared, self.retain_ms)
+        args = (*asked, self.inboxes, settings.signal_recheck_ms, settings.tombstone_ms)
+        return Call(self.kind.ask, self.all_keys, args, request_timeout_s)
 
     def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
         return self._call("wait" if queueing else "try", arrival, request_timeout_s)
@@ -74,13 +75,8 @@ class BarrierAcquisition(GateAcquisition):
 
     def __init__(self, keys: LockKeys, token: str, parties: int, retain_ms: int, settings: Settings = DEFAULT) -> None:
         super().__init__(BARRIER, keys, token, parties, retain_ms, settings)
+        self.all_keys = keys.lock, *keys.more(*BARRIER.beside)[-2:], keys.gone
         self.breaking = False
-
-    def _call(self, what: str, arrival: int, request_timeout_s: float) -> Call:
-        settings, keys = self.settings, (self.keys.lock, *self.all_keys[-2:], self.keys.gone)
-        asked = (self.token, what, arrival, self.declared, self.retain_ms)
-        args = (*asked, self.inboxes, settings.signal_recheck_ms, settings.tombstone_ms)
-        return Call("barrier_wait", keys, args, request_timeout_s)
 
     def ask(self, queueing: bool, arrival: int, request_timeout_s: float) -> Call:
         return self._call("break" if self.breaking else "wait", arrival, request_timeout_s)

@@ -63,8 +63,7 @@ end
 local arrival, new, handed_over = tonumber(ARGV[4]), false, false
 if waits then
   if arrival <= 0 then
-    local now = redis.call('TIME')
-    arrival = now[1] * 1000000 + now[2] + arrival
+    arrival = server_us() + arrival
   end
 -- #include enqueue
 end

@@ -23,8 +23,7 @@ if tombstone_ms > 0 then
     end
     redis.call('ZREM', queue, token)
     if following then
-      local time = redis.call('TIME')
-      redis.call('ZADD', queue, 'NX', string.format('%.0f', time[1] * 1000000 + time[2]), following)
+      redis.call('ZADD', queue, 'NX', string.format('%.0f', server_us()), following)
       redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', lock), 0) + SLACK_MS)
       tell_keeper(redis.call('GET', lock), ARGV[4], queue)
       if not holds and redis.call('EXISTS', lock) == 0 then

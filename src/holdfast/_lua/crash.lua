@@ -37,7 +37,7 @@ local function gone_in_ms(key, token, inboxes, left_ms)
   if known ~= token or run ~= run_id() then
     return nil
   end
-  local now_ms = server_ms()
+  local now_ms = math.floor(server_us() / 1000)
   since = said == 'alive' and now_ms or said == 'gone' and tonumber(since)
   if not since then
     return nil

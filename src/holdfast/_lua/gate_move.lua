@@ -23,8 +23,7 @@ else
   after = math.max(before - tonumber(ARGV[2]), 0)
 end
 if not first then
-  local time = redis.call('TIME')
-  first = time[1] * 1000000 + time[2]
+  first = server_us()
   openings = first
 end
 local opens = after == 0 and before > 0

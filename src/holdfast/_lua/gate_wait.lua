@@ -2,9 +2,9 @@
 -- KEYS    1 state: "<still missing> <declared> <openings> <first>"  2 waiters  3 gone
 --         openings: a number that grows with each; first: what it was when the state was made, the time in µs
 --         a waiter's score: the openings when it came, negative once it was told
--- ARGV    1 token  2 "try", "wait" or "leave"  3 retain_ms  4 declared count (an event's is 1)
---         5 ms after which a waiter looks for itself  6 tombstone_ms of "leave"  7 prefix of inboxes
---         8 the openings when it came, as an earlier reply gave them; 0: not known
+-- ARGV    1 token  2 "try", "wait" or "leave"  3 the openings when it came, as an earlier reply gave them; 0: not known
+--         4 declared count (an event's is 1)  5 retain_ms  6 prefix of inboxes
+--         7 ms after which a waiter looks for itself  8 tombstone_ms of "leave"
 -- Returns {1, 0}                                open, or it has opened since this waiter came
 --         {0, ms, "", place (-1: not queued), openings}   not yet
 --         {-1}                                  this token left before
@@ -16,11 +16,11 @@ local token = ARGV[1]
 -- #include waiters
 if ARGV[2] == 'leave' then
   redis.call('ZREM', waiters, token)
-  tombstone(gone, token, ARGV[6])
+  tombstone(gone, token, ARGV[8])
   return {0, 0, '', -1, 0}
 end
 -- #include gate
-local came = tonumber(ARGV[8])
+local came = tonumber(ARGV[3])
 if came == 0 then
   came = math.abs(tonumber(redis.call('ZSCORE', waiters, token) or 0))
 end
@@ -34,19 +34,18 @@ if redis.call('ZRANK', gone, token) then
   return {-1}
 end
 if ARGV[2] == 'try' then
-  return {0, tonumber(ARGV[5]), '', -1, 0}
+  return {0, tonumber(ARGV[7]), '', -1, 0}
 end
 if not missing then
-  local time = redis.call('TIME')
-  openings = string.format('%.0f', time[1] * 1000000 + time[2])
+  openings = string.format('%.0f', server_us())
 end
 if redis.call('ZADD', waiters, openings, token) == 1 then
-  trim(waiters, ARGV[7], redis.call('ZRANK', waiters, token), TRIM_FIRST)
+  trim(waiters, ARGV[6], redis.call('ZRANK', waiters, token), TRIM_FIRST)
 end
-redis.call('PEXPIRE', waiters, tonumber(ARGV[5]) + SLACK_MS)
+redis.call('PEXPIRE', waiters, tonumber(ARGV[7]) + SLACK_MS)
 if missing then
-  redis.call('PEXPIRE', state, ARGV[3])
+  redis.call('PEXPIRE', state, ARGV[5])
 else
-  redis.call('SET', state, table.concat({ARGV[4], ARGV[4], openings, openings}, ' '), 'PX', ARGV[3])
+  redis.call('SET', state, table.concat({ARGV[4], ARGV[4], openings, openings}, ' '), 'PX', ARGV[5])
 end
-return {0, ask_again_ms(token, ARGV[7], tonumber(ARGV[5]), 0, 0), '', 0, tonumber(openings)}
+return {0, ask_again_ms(token, ARGV[6], tonumber(ARGV[7]), 0, 0), '', 0, tonumber(openings)}

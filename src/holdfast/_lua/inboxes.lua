@@ -63,7 +63,7 @@ local function asks(token)
     any_asks[marks] = redis.pcall('EXISTS', marks) == 1
   end
   local until_ms = any_asks[marks] and redis.pcall('ZSCORE', marks, client_of(token))
-  return type(until_ms) == 'string' and tonumber(until_ms) > server_ms()
+  return type(until_ms) == 'string' and tonumber(until_ms) > server_us() / 1000
 end
 
 -- Whether a client is there.
@@ -108,7 +108,7 @@ local function ask_again_ms(token, inboxes, ms, place, arrival)
     return ms
   end
   leave_tombstones(marks, {client_of(token)}, THERE_MS)
-  local waited_ms = server_ms() - arrival / 1000
+  local waited_ms = (server_us() - arrival) / 1000
   local soon_ms = math.min(math.max(waited_ms / ASK_PART, ASK_FIRST_MS), ASK_LATER_MS) * (place + 1)
   soon_ms = math.floor(math.min(soon_ms, ASK_MAX_MS))
   return ms < 0 and soon_ms or math.min(ms, soon_ms)

@@ -137,12 +137,10 @@ while true do
   if holder ~= nil and holder ~= token then
     tell_keeper(holder, ARGV[7], queue)
     local remaining_ms = holder and redis.call('PTTL', lock) or 0
-    redis.call('PEXPIRE', queue, math.max(remaining_ms, 0) + SLACK_MS)
-    local place = trim(queue, ARGV[7], redis.call('ZRANK', queue, token), new and TRIM_FIRST or TRIM_AGAIN)
     if last > 1 and (remaining_ms < 0 or remaining_ms > ttl_ms / 3) then
       remaining_ms = math.floor(ttl_ms / 3) -- what we hold already has to be extended meanwhile
     end
-    return {0, ask_again_ms(token, ARGV[7], remaining_ms, place, arrival), holder or '', place, arrival}
+-- #include not_yet
   end
   -- It was ours to take: on to the next busy one.
   redis.call('SET', lock, token, 'PX', ttl_ms)

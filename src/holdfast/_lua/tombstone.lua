@@ -3,18 +3,18 @@
 -- How many tokens are refused at a time.
 local TOMBSTONES_MAX = 100000
 
--- The time in ms, asked for once.
-local asked_ms
-local function server_ms()
-  if not asked_ms then
+-- The server's time in µs, asked for once.
+local told_us
+local function server_us()
+  if not told_us then
     local time = redis.call('TIME')
-    asked_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+    told_us = time[1] * 1000000 + time[2]
   end
-  return asked_ms
+  return told_us
 end
 
 local function leave_tombstones(gone, tokens, tombstone_ms)
-  local now_ms, count, keep_ms, oldest = server_ms(), redis.call('ZCARD', gone), tonumber(tombstone_ms), {}
+  local now_ms, count, keep_ms, oldest = server_us() / 1000, redis.call('ZCARD', gone), tonumber(tombstone_ms), {}
   local full = count >= TOMBSTONES_MAX
   if count > 0 then
     keep_ms = math.max(redis.call('PTTL', gone), keep_ms)
