@@ -11,6 +11,7 @@ runs its `with`, too.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 __all__ = ["Leads", "LeaseStack"]
@@ -20,57 +21,52 @@ W = TypeVar("W")
 
 
 class LeaseStack(Generic[W, L]):
-    """Leases of entered blocks, by owner. `ended(owner)` says that an owner can leave nothing any more."""
+    """Leases of entered blocks. `ended(owner)` says that an owner can leave nothing any more.
 
-    __slots__ = ("_ended", "_leases")
+    Changed in one step each, by any thread or task and by finalizers.
+    """
+
+    __slots__ = ("_ended", "_entered")
 
     def __init__(self, ended: Callable[[W], bool]) -> None:
         self._ended = ended
-        self._leases: dict[W, list[tuple[L, object]]] = {}
+        #: The owner, the lease, and the frame that runs the `with`, if it is known.
+        self._entered: list[tuple[W, L, object]] = []
 
     def push(self, owner: W, lease: L, frame: object = None) -> None:
-        """Note that the owner has entered a block. `frame`: which one runs the `with`, if it is known."""
-        self._leases.setdefault(owner, []).append((lease, frame))
+        """Note that the owner has entered a block."""
+        self._entered.append((owner, lease, frame))
 
     def pop(self, owner: W, frame: object = None) -> L:
         """Take the lease of a block that the owner leaves: that of `frame`, or else its innermost one.
 
         RuntimeError when it is ambiguous which lease that is.
         """
-        owner, at = self._find(owner, frame)
-        own = self._leases[owner]
-        lease, _ = own.pop(at)
-        if not own:
-            del self._leases[owner]
-        return lease
+        entered = self._find(owner, frame)
+        self._entered.remove(entered)
+        return entered[1]
 
-    def _find(self, owner: W, frame: object) -> tuple[W, int]:
-        if frame is not None:
-            for each in (owner, *tuple(self._leases)):
-                for at, (_, entered_in) in reversed([*enumerate(self._leases.get(each, ()))]):
-                    if entered_in is frame:
-                        return each, at
-        return (owner if owner in self._leases else self._other()), -1
-
-    def forget(self, lease: L) -> None:
-        """Forget the lease, in any thread or task. Takes no lock: finalizers may call it."""
-        for owner, entries in tuple(self._leases.items()):
-            for at, (entered, _) in reversed([*enumerate(entries)]):
-                if entered is lease:
-                    del entries[at]
-                    if not entries:
-                        self._leases.pop(owner, None)
-                    return
-
-    def _other(self) -> W:
-        owners = list(self._leases)
-        candidates = owners if len(owners) == 1 else [owner for owner in owners if self._ended(owner)]
+    def _find(self, owner: W, frame: object) -> tuple[W, L, object]:
+        innermost_first = self._entered[::-1]
+        of_frame = [each for each in innermost_first if frame is not None and each[2] is frame]
+        own = [each for each in of_frame or innermost_first if each[0] == owner]
+        if own or of_frame:
+            return (own or of_frame)[0]
+        owners = {each[0] for each in innermost_first}
+        candidates = owners if len(owners) == 1 else set(filter(self._ended, owners))
         if len(candidates) != 1:
             raise RuntimeError(
                 "this block was entered by another thread or task, and several are inside: which lease to release "
                 "cannot be told; use `lease = lock.acquire()` and `lease.release()`"
             )
-        return candidates[0]
+        return next(each for each in innermost_first if each[0] in candidates)
+
+    def forget(self, lease: L) -> None:
+        """Forget the innermost block under that lease, in any thread or task."""
+        entered = next((each for each in self._entered[::-1] if each[1] is lease), None)
+        if entered is not None:
+            with suppress(ValueError):  # left meanwhile
+                self._entered.remove(entered)
 
 
 class Leads(Generic[W, L]):
