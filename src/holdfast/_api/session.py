@@ -84,7 +84,7 @@ class SessionBase:
         self.looks: dict[tuple[str, str], tuple[int, int]] = {}
 
     def exclusive(self, kind: str, name: str, options: Options) -> Exclusive:
-        """What all locks of that kind and name with these options have in common."""
+        """Return what all locks of that kind and name with these options have in common."""
         # The first requests of those from before the server refused scripts are scripts.
         made = None if self.scripts.refused else self._shared.get((kind, name, options))
         return self._share(kind, name, options) if made is None else made
