@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any
 
-from holdfast._core.record import LeaseRecord
+__all__ = ["observer"]
 
-__all__ = ["Observer"]
-
-
-class Observer(Protocol):
-    """Told of all acquisitions of this process, in the thread or task that makes them."""
-
-    def acquiring(self, name: str, label: str, timeout_s: float | None) -> None:
-        """Called when an acquire begins. An exception is what `acquire` raises."""
-
-    def granted(self, record: LeaseRecord) -> None:
-        """Called when a lease is granted. An exception gives it back."""
-
-
-observer: Observer | None = None
+#: A `Trouble`: told of all acquisitions of this process, by the thread or task that makes them. What its `acquiring`
+#: raises is what `acquire` raises; what its `granted` raises gives the lease back.
+observer: Any = None
