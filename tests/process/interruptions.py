@@ -61,7 +61,7 @@ class Bench:
     def _found(self, pattern: str) -> dict[str, Any]:
         left: dict[str, Any] = {}
         for key in sorted(str(key, "utf-8") for key in self.redis.scan_iter(pattern, count=10_000)):
-            if key.endswith((":fence", ":gone", ":fenced", ":limit", ":barrier", ":latch", ":event", ":sem")):
+            if key.endswith((":fence", ":gone", ":fenced", ":limit", ":barrier", ":latch", ":event", ":sem", ":done")):
                 continue  # what it is, not who is at it
             if ":order:" in key:
                 continue  # which request was the last one
@@ -279,6 +279,10 @@ def _decorated_or_skipped(bench: Bench, name: str) -> None:
     work()
 
 
+def _once(bench: Bench, name: str) -> None:
+    bench.locks.once(name, lambda lease: None)
+
+
 def _busy(bench: Bench, name: str) -> contextlib.AbstractContextManager[None]:
     return bench.held_by_other(bench.other.lock(name))
 
@@ -356,6 +360,7 @@ OPERATIONS: dict[str, Operation] = {
     "barrier, wait": Operation(_barrier),
     "locked": Operation(_decorated),
     "locked, skipping": Operation(_decorated_or_skipped),
+    "once": Operation(_once),
 }
 
 
