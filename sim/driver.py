@@ -18,7 +18,7 @@ from typing import Any
 
 from holdfast._core.agent.agent import Agent
 from holdfast._core.agent.runner import SUSPENDED, OnEnd, Task
-from holdfast._core.effects import Call, Command, Listen, Protocol, Reply, Sleep, Spawn, Unlisten
+from holdfast._core.effects import Call, Command, Listen, Protocol, Reply, Sleep, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import sharded_inbox
 from holdfast._core.record import LeaseRecord, LeaseState
@@ -141,7 +141,7 @@ class _Watched:
         world = process.world
         world.effects += 1
         kind = type(effect)
-        if not self.doom or kind is Spawn or kind is Unlisten:
+        if not self.doom or kind is Spawn:
             return effect
         self.doom -= 1
         if self.doom:

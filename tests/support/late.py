@@ -25,7 +25,6 @@ from holdfast._core.effects import (
     Protocol,
     Sleep,
     Spawn,
-    Unlisten,
     Wake,
 )
 from holdfast._core.failure import RequestFailed, refusal
@@ -136,7 +135,7 @@ class World:
 
     def run(self, protocol: Protocol[Any]) -> Any:
         """Run to the end, and whatever is left to the background."""
-        with driven(lambda: self.now, self._random):
+        with driven(lambda: self.now, self._random, lambda token: self.wakes.pop(token, None)):
             try:
                 return self._drive(protocol)
             finally:
@@ -172,8 +171,6 @@ class World:
             self.background.append(effect.protocol)
         elif isinstance(effect, Listen):
             self.wakes.setdefault(effect.token, deque())
-        elif isinstance(effect, Unlisten):
-            self.wakes.pop(effect.token, None)
         elif isinstance(effect, AwaitWake):
             return self._await_wake(effect)
         elif isinstance(effect, CallMany):

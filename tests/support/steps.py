@@ -39,9 +39,14 @@ async def arun_steps(steps: Generator[Any, Any, Any]) -> Any:
 
 
 @contextmanager
-def driven(now: Callable[[], float] | float = 1000.0, random: Callable[[], float] = lambda: 0.5) -> Iterator[None]:
+def driven(
+    now: Callable[[], float] | float = 1000.0,
+    random: Callable[[], float] = lambda: 0.5,
+    unlisten: Callable[[str], object] = lambda token: None,
+) -> Iterator[None]:
     """Have protocols in this block see this clock, and these random numbers."""
-    before = driver.set(SimpleNamespace(now=now if callable(now) else lambda: now, random=random))
+    clock = now if callable(now) else lambda: now
+    before = driver.set(SimpleNamespace(now=clock, random=random, unlisten=unlisten))
     try:
         yield
     finally:
@@ -53,11 +58,12 @@ def drive(
     perform: Callable[[Effect[Any]], Any],
     now: Callable[[], float] | float = 1000.0,
     random: Callable[[], float] = lambda: 0.5,
+    unlisten: Callable[[str], object] = lambda token: None,
 ) -> Any:
     """Run a protocol to its end; what `perform` raises is thrown into it, KeyboardInterrupt too."""
     result: Any = None
     error: BaseException | None = None
-    with driven(now, random):
+    with driven(now, random, unlisten):
         try:
             for _ in range(10_000):
                 effect = protocol.send(result) if error is None else protocol.throw(error)

@@ -16,7 +16,7 @@ import pytest
 from holdfast._core.agent import inboxes
 from holdfast._core.agent.agent import Agent
 from holdfast._core.agent.runner import Task
-from holdfast._core.effects import AwaitWake, Call, CallMany, Command, Listen, Protocol, Reply, Sleep, Unlisten, Wake
+from holdfast._core.effects import AwaitWake, Call, CallMany, Command, Listen, Protocol, Reply, Sleep, Wake, driver
 from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
@@ -130,7 +130,7 @@ async def waits_for_a_message(token: str = "token", key: str = KEYS.lock) -> Any
     try:
         return await AwaitWake(token, 60.0)
     finally:
-        await Unlisten(token)
+        driver.get().unlisten(token)
 
 
 def heard(agent: Made, text: bytes) -> None:

@@ -34,6 +34,8 @@ class Holder:
     def now(self) -> float:
         return 10.0
 
+    def unlisten(self, token: str) -> None: ...
+
     def missing_inbox(self, key: str) -> None:
         return None
 

@@ -13,7 +13,7 @@ still unless others got in.
 
 from __future__ import annotations
 
-from holdfast._core.effects import Call, Listen, Unlisten, driver
+from holdfast._core.effects import Call, Listen, driver
 from holdfast._core.kinds import LOCK
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import RENEWAL, Order
@@ -52,7 +52,7 @@ class CrashAcquisition(LockAcquisition):
         try:
             await Listen(token, self.key, request_timeout_for(self.crash_ms, self.settings), deaf_at=driver.get().now())
         finally:
-            await Unlisten(token)
+            driver.get().unlisten(token)
         self.short_ms = 2 * self.crash_ms
         return await super().renew(ttl_ms, order)
 

@@ -9,7 +9,7 @@ and the very same protocol runs over threads, over asyncio and in the simulator.
 generators, so that a forgotten `await` is a type error.
 
 Drivers owe: an effect that raises cancellation (or KeyboardInterrupt) raises it *into* the protocol at that
-effect, and the protocol is driven to its end. `Spawn` and `Unlisten` never fail and never block.
+effect, and the protocol is driven to its end. `Spawn` never fails and never blocks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ __all__ = [
     "Sleep",
     "Spawn",
     "Tell",
-    "Unlisten",
     "Wake",
     "driver",
     "rest_of",
@@ -56,6 +55,9 @@ class Driver(typing.Protocol):
 
     def random(self) -> float:
         """Return a random number in [0, 1)."""
+
+    def unlisten(self, token: str) -> None:
+        """Forget a token that listens; a grant for it that comes later is given back by the reader of the inbox."""
 
 
 #: What drives the protocol that runs; set by it.
@@ -226,15 +228,6 @@ class Listen(Effect["bool | None"]):
         #: What is asked for then, for messages.
         self.script = script
         self.deaf_at = deaf_at
-
-
-class Unlisten(Effect[None]):
-    """Forget the token; a grant for it that comes later is given back by the reader of the inbox."""
-
-    __slots__ = ("token",)
-
-    def __init__(self, token: str) -> None:
-        self.token = token
 
 
 class AwaitWake(Effect["Wake | None"]):

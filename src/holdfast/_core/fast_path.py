@@ -63,6 +63,7 @@ class _Then(NamedTuple):
 
     asked_at: float
     random: Callable[[], float]
+    unlisten: Callable[[str], None]
 
     def now(self) -> float:
         return self.asked_at
@@ -71,7 +72,7 @@ class _Then(NamedTuple):
 def begin(protocol: Protocol[R], asked_at: float) -> Effect[Any]:
     """Start a protocol up to its first request, at the moment at which that was sent."""
     by = driver.get()
-    driver.set(_Then(asked_at, by.random))
+    driver.set(_Then(asked_at, by.random, by.unlisten))
     try:
         return protocol.send(None)
     finally:

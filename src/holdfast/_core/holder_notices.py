@@ -14,7 +14,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Hashable, Iterable
 
-from holdfast._core.effects import Listen, Protocol, Sleep, Unlisten, Wake
+from holdfast._core.effects import Listen, Protocol, Sleep, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, broken_by, note_for
 from holdfast._core.schedule import Schedule
@@ -42,6 +42,7 @@ class Driver(typing.Protocol):
 
     def now(self) -> float: ...
     def missing_inbox(self, key: str) -> Hashable | None: ...
+    def unlisten(self, token: str) -> None: ...
     def spawn(self, protocol: Protocol[None]) -> object: ...
     def call(self, act: Callable[..., object], *args: object) -> None: ...
     def has_told(self, record: LeaseRecord) -> bool: ...
@@ -101,7 +102,7 @@ class HolderNotices:
             return
         finally:
             behind = self._behind.pop(place, [])
-            await Unlisten(token)
+            driver.unlisten(token)
         self._asked.pop(place, None)
         if self._one_place:
             driver.schedule.look_s = float("inf")

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from holdfast._core.early import Early
-from holdfast._core.effects import Listen, Protocol, Unlisten, driver
+from holdfast._core.effects import Listen, Protocol, driver
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import Settings
@@ -241,7 +241,7 @@ class LeaseCache(dict[str, CachedLease]):
             pass  # the next acquire tries again
         finally:
             self._opening = False
-            await Unlisten(token)
+            driver.get().unlisten(token)
 
 
 class _Watch(LeaseRecord):

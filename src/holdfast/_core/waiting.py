@@ -33,7 +33,6 @@ from holdfast._core.effects import (
     Reply,
     Sleep,
     Spawn,
-    Unlisten,
     Wake,
     driver,
 )
@@ -411,7 +410,6 @@ class _Waiting:
     """One acquisition under way: what may stand on the server for it, and until when it is waited for."""
 
     def __init__(self, acquisition: Acquisition, timeout_s: float | None, listening: bool, now: float) -> None:
-        settings = acquisition.settings
         self.acquisition = acquisition
         self.began_at = self.now = self.asked_at = now
         self.give_up_at = None if timeout_s is None else now + timeout_s
@@ -637,6 +635,6 @@ class _Waiting:
     async def leave(self) -> None:
         """Forget the inbox, and give back whatever is not the caller's now."""
         if self.registered:
-            await Unlisten(self.acquisition.token)
+            driver.get().unlisten(self.acquisition.token)
         if self.doubtful or self.queued or self.stray:
             await Spawn(self.acquisition.give_back())

@@ -33,7 +33,6 @@ from holdfast._core.effects import (
     Protocol,
     Sleep,
     Tell,
-    Unlisten,
     Wake,
 )
 from holdfast._core.failure import RequestFailed
@@ -97,6 +96,7 @@ class Agent(Closing, Listening):
         self.releasing = Unconfirmed(self.spawn, self.call, settings.request_timeout_s)
         self.inboxes = Inboxes(self, settings)
         self.listening, self.missing_inbox = self.inboxes.listening, self.inboxes.missing
+        self.unlisten = self.inboxes.unlisten
         self.lines.hears = lambda key: self.lease_cache.hears(key, self.listening(key))
         self.notices = HolderNotices(self, one_place)
         self.renewals = Renewals(self, self.schedule, self.rearm, moves=moves)
@@ -108,7 +108,6 @@ class Agent(Closing, Listening):
             Command: self._command,
             CallMany: self._call_many,
             Listen: self.inboxes.listen,
-            Unlisten: self.inboxes.unlisten,
             AwaitWake: self.inboxes.await_wake,
             AwaitTurn: self._await_turn,
             Sleep: self._sleep,

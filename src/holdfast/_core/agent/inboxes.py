@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
 from holdfast._core.agent.runner import SUSPENDED, Runner, Task
-from holdfast._core.effects import AwaitWake, Listen, Unlisten, Wake
+from holdfast._core.effects import AwaitWake, Listen, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.settings import Settings
 
@@ -126,11 +126,6 @@ class Inboxes:
                 self._begin(place, effect)
         return False
 
-    def unlisten(self, _task: Task, effect: Unlisten) -> None:
-        """Forget the token."""
-        self._listeners.pop(effect.token, None)
-        self._close_some()
-
     def await_wake(self, task: Task, effect: AwaitWake) -> Any:
         """Wait for its next message."""
         listener = self._listeners.get(effect.token)
@@ -140,6 +135,11 @@ class Inboxes:
             listener.task, listener.ticket = task, task.ticket
         task.timer = self._client.later(effect.timeout_s, self._client.resume, task, task.ticket, None)
         return SUSPENDED
+
+    def unlisten(self, token: str) -> None:
+        """Forget the token."""
+        self._listeners.pop(token, None)
+        self._close_some()
 
     # -- what comes -------------------------------------------------------------------------------
 

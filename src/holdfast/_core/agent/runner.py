@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast._core.abandon import abandon
-from holdfast._core.effects import AwaitTurn, AwaitWake, Effect, Listen, Protocol, Sleep, Spawn, Unlisten, driver
+from holdfast._core.effects import AwaitTurn, AwaitWake, Effect, Listen, Protocol, Sleep, Spawn, driver
 from holdfast._core.failure import RequestFailed
 
 __all__ = ["SUSPENDED", "WAITS", "OnEnd", "Runner", "Task", "closed"]
@@ -61,6 +61,8 @@ class Runner:
     soon: Callable[..., None]
     later: Callable[..., Any]
     forget: Callable[[Any], None]
+    #: As of `Driver`.
+    unlisten: Callable[[str], None]
 
     def __init__(self) -> None:
         #: All that are under way, in the order in which they began.
@@ -139,7 +141,7 @@ class Runner:
                     error = closed()
                 else:
                     task.effect = effect
-                    task.waiting = kind is not Unlisten
+                    task.waiting = True
                     try:
                         value = perform[kind](task, effect)
                     except Exception as failed:
@@ -157,6 +159,7 @@ class Runner:
 
         `told`: what callers who still wait are told. In a child they are not there.
         """
+        driver.set(self)
         self.closing = True
         tasks, self.tasks = self.tasks, {}
         for task in tasks:
