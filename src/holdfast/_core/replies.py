@@ -42,7 +42,8 @@ __all__ = [
 _SHOWN_MAX = 120
 #: What arrays, maps, sets, pushes and attributes begin with.
 _AGGREGATES = b"*%~>|"
-#: Who has broken a lease, and why.
+#: A token, its fencing token, and the claim window, ms; and who has broken a lease, and why.
+_GRANT = re.compile(rb"grant ([^ ]*) ([0-9]{1,19})(?: (?:([0-9]{1,19})|.*))?", re.DOTALL)
 _NOTE = re.compile(rb".+ on .+, pid [0-9]+(: .*)?", re.DOTALL)
 
 
@@ -165,13 +166,11 @@ def wake_of(reply: Reply, client_id: str) -> tuple[str, Wake] | None:
         return None
     if reply[0] not in (b"message", b"smessage") or not reply[1].endswith(client_id.encode()):
         return None
+    if (grant := _GRANT.fullmatch(reply[2])) is not None:
+        to, fence, claim_ms = grant.groups()
+        return to.decode("utf-8", "replace"), Wake(Wake.GRANT, int(fence), int(claim_ms or 0))
     kind, token, text, *_ = (*reply[2].decode("utf-8", "replace").split(" ", 2), "", "")
-    if kind in (Wake.BREAK, Wake.WANT, Wake.YIELD):
-        return token, Wake(kind, text=text)
-    fence, _, claim_ms = text.partition(" ")
-    if kind == Wake.GRANT and _is_digits(fence):
-        return token, Wake(Wake.GRANT, int(fence), int(claim_ms) if _is_digits(claim_ms) else 0)
-    return token, Wake(Wake.ASK)
+    return token, Wake(kind, text=text) if kind in (Wake.BREAK, Wake.WANT, Wake.YIELD) else Wake(Wake.ASK)
 
 
 def promises_too_much(data: bytes) -> bool:
