@@ -8,6 +8,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from contextvars import Context
 from types import SimpleNamespace
 from typing import Any
 
@@ -348,6 +349,28 @@ def test_the_usual_renewal_begins_no_protocol(agent: Made) -> None:
     hold = plain_lease(agent)
     agent.reply(1)
     assert not hold._asks and hold.deadline > agent.at + 25
+
+
+def test_a_renewal_begins_a_protocol_where_none_has_run_yet(agent: Made) -> None:
+    """A caller renews instead of the engine at the end of the process: nothing is driven in its thread."""
+    lease(agent)
+    Context().run(agent.passes, 10.0)
+    assert [asked.script for asked in agent.sent] == ["renew"]
+
+
+def test_a_protocol_goes_on_with_its_own_client_behind_what_another_one_does(agent: Made) -> None:
+    other, seen = Made(), []
+    other.at = 500.0
+
+    async def look() -> None:
+        seen.append(driver.get())
+
+    async def tell() -> None:
+        other.begin(look(), "of the other")
+        seen.append(driver.get())
+
+    agent.run(tell())
+    assert seen == [other, agent]
 
 
 def test_a_renewal_that_finds_nothing_looks_why(agent: Made) -> None:

@@ -56,6 +56,7 @@ class Renewals:
 
     def start(self, records: Iterable[LeaseRecord], now: float) -> None:
         """Begin what is due; does not wait."""
+        driver.set(self._runner)  # no protocol calls this
         # What is due has something left to extend, so that the ttl to ask for is known.
         renewals = [_Renewal(record, record.renewal_ttl_ms(now) or record.ttl_ms, now) for record in records]
         renewals = [renewal for renewal in renewals if renewal.effect is not None or self._step(renewal)]

@@ -117,7 +117,7 @@ class Runner:
         """Resume a task, and run it to its next suspension, or to its end."""
         protocol = task.protocol
         perform = self._perform
-        driver.set(self)
+        driving = driver.set(self)
         task.waiting = False
         task.ticket += 1
         if task.timer is not None:
@@ -153,6 +153,8 @@ class Runner:
             self._ended(task, end.value, None)
         except BaseException as raised:
             self._ended(task, None, raised)
+        finally:
+            driver.reset(driving)  # what the outer one drives may be another client's
 
     def abandon(self, told: BaseException | None = None) -> None:
         """Drive nothing any further: in a process that was forked, and where nothing could be sent any more.
