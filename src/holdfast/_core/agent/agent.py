@@ -103,7 +103,7 @@ class Agent(Closing, Listening):
         #: When `_attend` is called next, and by which timer.
         self.attends_at: float | None = None
         self._alarm: Any = None
-        self._perform = {
+        self._perform |= {
             Call: self._call,
             Command: self._command,
             CallMany: self._call_many,

@@ -69,7 +69,7 @@ class Runner:
         self.tasks: dict[Task, None] = {}
         #: Nothing is begun for a caller any more.
         self.closing = False
-        self._perform: dict[type[Effect[Any]], Callable[[Task, Any], Any]] = {}
+        self._perform: dict[type[Effect[Any]], Callable[[Task, Any], Any]] = {Spawn: self._spawn}
 
     def unhandled(self, task: Task, error: BaseException) -> None:
         """Called when a protocol in the background has raised an exception."""
@@ -87,6 +87,9 @@ class Runner:
     def spawn(self, protocol: Protocol[Any], label: str = "") -> Task:
         """Run it in the background, from the next moment on. It handles its own trouble."""
         return self._add(Task(protocol, label, True, None))
+
+    def _spawn(self, task: Task, effect: Spawn) -> None:
+        self.spawn(effect.protocol, f"{task.label}/bg")
 
     def is_for_caller(self, task: Task) -> bool:
         """True if a caller waits for the task."""
@@ -115,40 +118,35 @@ class Runner:
 
     def drive(self, task: Task, value: Any, error: BaseException | None) -> None:
         """Resume a task, and run it to its next suspension, or to its end."""
-        protocol = task.protocol
-        perform = self._perform
+        protocol, perform = task.protocol, self._perform
         driving = driver.set(self)
         task.waiting = False
         task.ticket += 1
         if task.timer is not None:
             self.forget(task.timer)
             task.timer = None
-        send = protocol.send
         try:
             while True:
                 if error is None:
-                    effect = send(value)
+                    effect = protocol.send(value)
                 else:
                     if type(error) is RequestFailed and self.closing and not task.background:
                         error = closed(error)
                     thrown, error = error, None
                     effect = protocol.throw(thrown)
                 kind = type(effect)
-                if kind is Spawn:
-                    self.spawn(effect.protocol, f"{task.label}/bg")  # type: ignore[attr-defined]
-                    value = None
-                elif self.closing and kind in WAITS and not task.background:
+                if self.closing and kind in WAITS and not task.background:
                     error = closed()
-                else:
-                    task.effect = effect
-                    task.waiting = True
-                    try:
-                        value = perform[kind](task, effect)
-                    except Exception as failed:
-                        error = failed
-                    if value is SUSPENDED and error is None:
+                    continue
+                task.effect = effect
+                task.waiting = True
+                try:
+                    value = perform[kind](task, effect)
+                    if value is SUSPENDED:
                         return
-                    task.waiting = False
+                except Exception as failed:
+                    error = failed
+                task.waiting = False
         except StopIteration as end:
             self._ended(task, end.value, None)
         except BaseException as raised:
