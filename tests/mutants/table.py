@@ -679,11 +679,14 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a caller that leaves gives nothing back",
         WAITING,
-        "if self.doubtful or self.queued or self.stray:",
-        "if False:",
+        "return self.doubtful or self.queued or self.stray",
+        "return False",
     ),
     Mutant(
-        "only a queued caller gives back", WAITING, "if self.doubtful or self.queued or self.stray:", "if self.queued:"
+        "only a queued caller gives back",
+        WAITING,
+        "return self.doubtful or self.queued or self.stray",
+        "return self.queued",
     ),
     Mutant(
         "a waiter does not check by itself",

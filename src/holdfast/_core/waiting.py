@@ -403,7 +403,8 @@ async def wait_for(acquisition: Acquisition, timeout_s: float | None, *, listeni
             if got is not None:
                 return got
     finally:
-        await waiting.leave()
+        if waiting.leave():
+            await Spawn(acquisition.give_back())
 
 
 class _Waiting:
@@ -464,8 +465,9 @@ class _Waiting:
         reply: Reply = await acquisition.ask(self.queueing, arrival, request_timeout_s)
         if sync is not None:
             reply = judge(sync, acquisition.name, reply, self.asked_at)
-        self.deaf_at = self.asked_at if acquisition.crash_ms and reply[0] == UNHEARD else None
-        if self.deaf_at is not None:
+        self.deaf_at = None
+        if acquisition.crash_ms and reply[0] == UNHEARD:
+            self.deaf_at = self.asked_at
             said = "it does not see the client's inbox"
             raise RequestFailed("broken", said, "", maybe_executed=False, transient=True)
         acquisition.heard(reply)
@@ -632,9 +634,8 @@ class _Waiting:
         self.waits = True
         return None
 
-    async def leave(self) -> None:
-        """Forget the inbox, and give back whatever is not the caller's now."""
+    def leave(self) -> bool:
+        """Forget the inbox; True if something is to be given back that is not the caller's now."""
         if self.registered:
             driver.get().unlisten(self.acquisition.token)
-        if self.doubtful or self.queued or self.stray:
-            await Spawn(self.acquisition.give_back())
+        return self.doubtful or self.queued or self.stray
