@@ -36,7 +36,8 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from itertools import repeat
+from itertools import groupby, repeat
+from operator import attrgetter
 from threading import get_ident
 from typing import Any
 
@@ -80,7 +81,7 @@ EACH_MIN = 3
 #: Read in one turn of the loop, bytes.
 _READ_MAX = 65_536
 
-_POP = deque[Any].popleft
+_POP, _GROUP = deque[Any].popleft, attrgetter("group")
 _WANTS: tuple[type[OSError], ...] = (BlockingIOError, InterruptedError)
 
 
@@ -473,11 +474,10 @@ class Link(Matching):
     def _bundled(self, requests: list[Any]) -> list[Any]:
         """Together, what can be asked together. Releases go first; where other requests are between, all stay so."""
         groups: dict[Group, list[Any]] = {}
-        for request in requests:
-            group = request.group
+        for group, alike in groupby(requests, _GROUP):
             if group is None:
                 return requests
-            groups.setdefault(group, []).append(request)
+            groups.setdefault(group, []).extend(alike)
         found: list[Any] = []
         for members in sorted(groups.values(), key=lambda members: members[0].prepared.grants):
             if len(members) < EACH_MIN:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import hiredis
@@ -18,6 +19,7 @@ __all__ = ["Group", "PreparedRequest", "pack_command", "pack_script", "pack_sync
 _GROUPS_MAX = 2_000
 
 
+_KEYS, _TOKEN = attrgetter("prepared.keys"), attrgetter("token")
 #: The words of a command as bytes.
 _packed: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 
@@ -60,11 +62,7 @@ class Group:
         count = len(asks)
         keys = self.keys_count * count
         parts = [b"*%d\r\n" % (3 + keys + self.args_count + count), self.script.head, _part(keys)]
-        parts += [ask.prepared.keys for ask in asks]
-        parts.append(self.args)
-        # Of text, which Python puts together faster than bytes.
-        parts.append("".join([f"${len(token)}\r\n{token}\r\n" for token in [ask.token for ask in asks]]).encode())
-        return b"".join(parts)
+        return b"".join([*parts, *map(_KEYS, asks), self.args, _part(*map(_TOKEN, asks))])
 
 
 _groups: dict[tuple[object, ...], Group] = {}
