@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import enum
+
+import pytest
+
 from holdfast._core.effects import Call
-from holdfast._engine.pack import PreparedRequest, pack_script
+from holdfast._engine.pack import PreparedRequest, pack_command, pack_script
 from holdfast._engine.requests import Ask
 from holdfast._lua import SCRIPTS
 
@@ -15,6 +19,21 @@ def test_a_script_is_its_hash_its_keys_and_its_arguments() -> None:
     words = [b"EVALSHA", script.sha.encode(), b"4", *map(str.encode, KEYS), b"token", b"30000", "é".encode()]
     packed = b"*10\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
     assert pack_script(script, KEYS, ("token", 30_000, "é")) == packed
+
+
+class Permits(enum.IntEnum):
+    THREE = 3
+
+
+class Name(str):
+    __slots__ = ()
+
+
+def test_words_may_be_of_any_kind_of_text_and_number() -> None:
+    packed = pack_command((Name("é"), Permits.THREE, True, 2.5, b"\x00"))
+    assert packed == "*5\r\n$2\r\né\r\n$1\r\n3\r\n$1\r\n1\r\n$3\r\n2.5\r\n$1\r\n\x00\r\n".encode()
+    with pytest.raises(TypeError):
+        pack_command((None,))  # type: ignore[arg-type]
 
 
 def test_a_prepared_request_takes_any_token() -> None:

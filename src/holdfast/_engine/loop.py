@@ -94,7 +94,7 @@ class _Bell:
             pass  # it rings already, or has ended
 
     def ready(self, _mask: int) -> None:
-        """It was rung: be silent again."""
+        """Be silent again after a ring."""
         try:
             posix.read(self.fd, 4096)
         except OSError:

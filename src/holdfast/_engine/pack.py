@@ -12,16 +12,24 @@ from holdfast._core.effects import Call
 from holdfast._core.mutex import Each
 from holdfast._core.replies import FITS
 from holdfast._lua import SCRIPTS, Script
+from holdfast._runtime.handlers import raised_by_handler
 
 __all__ = ["Group", "PreparedRequest", "pack_command", "pack_script", "pack_sync", "spelled_out"]
 
 #: Groups that are remembered.
 _GROUPS_MAX = 2_000
 
-
 _KEYS, _TOKEN = attrgetter("prepared.keys"), attrgetter("token")
-#: The words of a command as bytes.
-_packed: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
+
+
+def _packed(words: tuple[Any, ...]) -> bytes:
+    pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
+    try:
+        return pack(words)
+    except TypeError as error:  # of bool, or of another kind of int, which are numbers all the same
+        if raised_by_handler(error):
+            raise
+        return pack(tuple([int(word) if isinstance(word, int) else word for word in words]))
 
 
 def pack_command(words: Sequence[str | int | float | bytes]) -> bytes:
