@@ -23,6 +23,7 @@ from holdfast import embedded
 from holdfast._core import holder_notices
 from holdfast._engine.link import Link
 from holdfast._engine.loop import Engine
+from testbed.waiting import eventually
 from tests.process.interruptions import OPERATIONS, Bench, Interrupted, Place, excused, name_for
 from tests.support.bytecodes import at_bytecode, bytecodes_of, places_once
 
@@ -205,6 +206,7 @@ def test_a_release_that_is_interrupted_is_told_as_no_loss(bench: Bench) -> None:
             if lease.state is holdfast.LeaseState.HELD:
                 lease.release()  # it went another way than before, and was interrupted earlier
     assert bench.gone_of(lost) == {}
+    eventually(lambda: not bench.locks._session.driver.releasing.latest, "what comes behind them waits for none")
     with bench.locks.lock(name_for("late"), confirm_release=False):
         pass
     bench.close()  # waits for their answers

@@ -161,7 +161,6 @@ class Front:
         if self.closed:
             return False
         server = self._only or self.topology.node_for(first.key, None)
-        answered = self.releasing.sent(record, first.key)
 
         def told(ask: Ask) -> None:
             reply, failure = ask.outcome or (None, None)
@@ -169,13 +168,14 @@ class Front:
                 self.engine.call(self.client.troubled, server, failure)
             answered(reply, failure)
 
+        later = Ask(first, record.token, clock() + first.request_timeout_s, told)
         try:
-            later = Ask(first, record.token, clock() + first.request_timeout_s, told)
+            answered = self.releasing.sent(record, first.key)
             if not self._tell(server, later):
                 self.engine.call(server.take_over, [later])
             return True
-        except BaseException:  # a signal handler: whether it was sent is not known
-            self.engine.call(answered, None, server.silent(True))
+        except BaseException:  # of a signal handler
+            self.releasing.interrupted(record, first.key)
             raise
 
     def _tell(self, server: Server, later: Ask) -> bool:

@@ -74,6 +74,12 @@ class Unconfirmed:
 
         return answered
 
+    def interrupted(self, record: LeaseRecord, key: str) -> None:
+        """Wait for it no more, since it may not have been sent: its caller has it released in another way."""
+        release = self.latest.get(key)
+        if release is not None and release.record is record:
+            self._end(key, release)
+
     def _go_on(self, *answer: Any) -> None:
         self._spawn(self._answered(*answer), f"release {answer[1].record.name}")
 
