@@ -23,6 +23,7 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.settings import DEFAULT
 from holdfast._engine import link as links
+from holdfast._engine.dial import LATE_MAX
 from holdfast._engine.loop import READ, Engine
 from holdfast._engine.pack import PreparedRequest, pack_command, pack_script
 from holdfast._engine.requests import Ask, Bundle, Request
@@ -326,6 +327,15 @@ def test_who_cannot_connect_has_sent_nothing(engine: Engine) -> None:
         failure = answered.wait()[1]
         assert failure is not None and not failure.maybe_executed
     assert server.link is None and not server._all
+
+
+def test_a_forked_child_connects_though_its_parent_has_tried_in_vain(peer: Peer, engine: Engine) -> None:
+    """The threads that hang there are not in the child."""
+    server = Server(engine, "made", peer.make)
+    server.dialling.update(threading.Thread() for _ in range(LATE_MAX))
+    server.forget(engine)
+    connected(server)
+    engine.call(server.close)
 
 
 def test_a_connection_that_is_killed_at_hello_is_made_again(peer: Peer, engine: Engine) -> None:

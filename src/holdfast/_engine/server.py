@@ -268,8 +268,7 @@ class Server:
         """After fork, in the child, which has an engine of its own."""
         for link in self._all:
             link.forget()
-        self._all.clear()
-        self._spares.clear()
-        self._taken.clear()
+        for each in (self._all, self._spares, self._taken, self.dialling):
+            each.clear()
         self.link = self._inbox = None
         self.engine = engine
