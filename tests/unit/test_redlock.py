@@ -686,3 +686,16 @@ def test_the_last_fencing_token_seen_is_not_below_one_that_was_handed_out(size: 
         driver.members[remember[0]].server.command("SET", KEYS.fence, 900)
         driver.meet(["grant"] * size)
         assert driver.run(redlock.inspect(knowing(size), KEYS))[2] == 700
+
+
+def test_a_forked_child_gives_back_what_it_owes_and_not_what_its_parent_does() -> None:
+    """The protocol that gives back is not in the child, where the same quorum goes on."""
+    driver, quorum = Driver(3), knowing(3)
+    for token in (FIRST, SECOND):
+        driver.run(quorum.owe(0, token, KEYS, driver.now + 20.0, driver.now))
+    of_parent, of_child = driver.spawned
+    assert len(quorum._debts) == 2
+    driver.run(of_child)
+    assert [[*debts] for debts in quorum._debts.values()] == [[FIRST]]
+    assert driver.asked == [("release", 0)]
+    of_parent.close()

@@ -31,6 +31,7 @@ from holdfast._core.record import RENEWAL, Order
 from holdfast._core.replies import LockSeen, seen_of, text_of
 from holdfast._core.retry import Backoff
 from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.tokens import client_of
 from holdfast._core.validity import deadline
 from holdfast._core.waiting import Acquisition
 from holdfast.errors import ConfigurationError, HoldfastError, QuorumUnreachable
@@ -92,9 +93,9 @@ class Quorum:
         #: The token of the last round, for acquisitions whose first round failed; and until when it is needed.
         self._last_rounds: dict[str, tuple[str, float]] = {}
         self._ahead_s: list[float | None] = [None] * self.size
-        #: What each member has to be given back: the keys by their token, until when that matters, and since when.
-        self._debts: list[dict[str, tuple[LockKeys, float, float]]] = [{} for _ in self.names]
-        self._paying: set[int] = set()
+        #: What each member has to be given back, of each client that does so: a forked child does not go on with what
+        #: its parent owes. The keys by their token, until when that matters, and since when.
+        self._debts: dict[tuple[int, str], dict[str, tuple[LockKeys, float, float]]] = {}
 
     def request_timeout_s(self, ttl_ms: int) -> float:
         if self._patience_s is not None:
@@ -156,21 +157,22 @@ class Quorum:
 
     async def owe(self, index: int, token: str, keys: LockKeys, until: float, now: float) -> None:
         """Remember to give back at a member."""
-        self._debts[index][token] = (keys, until, now)
-        if index not in self._paying:
-            self._paying.add(index)
-            await Spawn(self._pay(index))
+        account = index, client_of(token)
+        is_first = account not in self._debts
+        self._debts.setdefault(account, {})[token] = (keys, until, now)
+        if is_first:
+            await Spawn(self._pay(*account))
 
     def settled(self, index: int, token: str) -> None:
         """Settle a debt at a member that has answered after all."""
-        self._debts[index].pop(token, None)
+        self._debts.get((index, client_of(token)), {}).pop(token, None)
 
-    async def _pay(self, index: int) -> None:
+    async def _pay(self, index: int, client_id: str) -> None:
         """Give back what is owed at one member, one after the other, until nothing is or its ttl has ended it.
 
         After a pause: most of it is settled by an answer that comes a moment after the majority's.
         """
-        debts, settings = self._debts[index], self.settings
+        debts, settings = self._debts[index, client_id], self.settings
         pauses = Backoff(settings.trouble_pause_s, settings.trouble_pause_max_s)
         request_timeout_s = self._patience_s or settings.member_patience_s / 4
         while debts:
@@ -190,7 +192,7 @@ class Quorum:
                         break
                 if debts.get(token) is debt:
                     del debts[token]
-        self._paying.discard(index)
+        del self._debts[index, client_id]
 
 
 def _release_at(index: int, quorum: Quorum, keys: LockKeys, token: str, buries: bool, request_timeout_s: float) -> Call:
