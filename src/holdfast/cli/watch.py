@@ -57,8 +57,8 @@ def main(words: list[str]) -> int:
                 for change in client.watch(options.name, poll=options.poll):
                     _print(change, options)
                     gone = False
-            except (holdfast.ServerUnreachable, holdfast.ServerError) as error:
-                if exits.status_of(error) == exits.REFUSED:
+            except holdfast.HoldfastError as error:
+                if exits.status_of(error) != exits.UNAVAILABLE:
                     raise
                 if not gone:
                     say(f"{exits.sentence(error)}; looking again until it answers")
