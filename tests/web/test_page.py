@@ -133,10 +133,26 @@ def test_a_deadlock_is_shown(
         browser.until(f"!document.getElementById('trouble').hidden && {shown}")
         ((party,),) = get(address, "api/locks")["deadlocks"]
         assert (party["kind"], party["name"], party["held_name"]) == ("semaphore", unique_name, unique_name)
+        assert "and waits for semaphore" in browser.evaluate("document.getElementById('trouble').textContent")
+        browser = browse(address + "?lang=zh")
+        browser.until(shown)
+        assert f"持有信号量 '{unique_name}'" in browser.evaluate("document.getElementById('trouble').textContent")
     finally:
         cancel.set()
         thread.join()
     browser.until("document.getElementById('trouble').hidden")
+
+
+def test_a_holder_that_has_gone_is_said(
+    browse: Callable[[str], Browser], serve: Callable[..., str], valkey_server: embedded.Server, unique_name: str
+) -> None:
+    """As those of `crash_release` are, whose client was seen to be gone."""
+    browser = browse(serve(f"{unique_name}*"))
+    with library.connect(valkey_server.url) as client, client.lock(unique_name):
+        browser.until(f"{ROWS}.length === 1")
+        browser.evaluate("for (const row of rows.values()) row.gone = true; refresh()")
+        who = f"{ROWS}[0].querySelector('.who').textContent"
+        browser.until(f"{who}.startsWith('its client has gone: ')")
 
 
 def test_many_locks_take_few_rows(

@@ -56,7 +56,7 @@ def row_of(seen: Listed, rate: Rate) -> dict[str, Any]:
 
 def deadlock_of(deadlock: Deadlock) -> list[dict[str, Any]]:
     """Describe the parties, and what each of them holds and waits for."""
-    return [{**asdict(party), "text": str(party)} for party in deadlock.parties]
+    return [{**asdict(party), "who": party.who, "text": str(party)} for party in deadlock.parties]
 
 
 def detail_of(seen: Listed, rate: Rate, history: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -13,11 +13,12 @@ const TEXTS = {
     more: n => ` and ${n} more`, of: n => `${n} permits: `, odd: key => `odd key ${key}: `, gone: "its client has gone: ",
     server: (what, at) => `The server of the locks does not answer: ${what}. What is shown is of ${at}.`,
     page: at => `No connection to holdfast web. What is shown is of ${at}.`,
-    stuck: "Deadlock: ",
+    stuck: "Deadlock: ", party: (who, holds, has, wants, time) => `${who} ${holds ? "holds" : "stands in the queue of"} ${has} and waits for ${wants} for ${time}`,
+    most: time => `, for another ${time} at most`,
     cut: "There are more locks than are shown: give holdfast web a pattern.",
-    holders: "Held by", queue: "Queue", nobody: "No one waits.", program: "Program", since: "Since", token: "Token",
+    holders: "Held by", queue: "Queue", nobody: "No one waits.", program: "Program", token: "Token",
     fence: "Last fencing token", place: "Place", waits: "Waits for", history: "Last minutes", noHistory: "Nothing has changed since holdfast web looks.",
-    when: "Time", what: "What", queued: "Waiting", gone: "Not held or waited for now.", none: "unknown",
+    when: "Time", what: "What", queued: "Waiting", idle: "Not held or waited for now.", none: "unknown",
     picture: n => `Who held it in the last minutes: ${n} changes, listed below.`,
     does: { held: "held by", handed_on: "handed on to", released: "released by", expired: "expired", waiting: "joined", left: "left the queue",
       missed: "held between two looks", broken: "broken" },
@@ -36,11 +37,12 @@ const TEXTS = {
     more: n => `，另有 ${n} 个`, of: n => `${n} 个许可：`, odd: key => `异常的键 ${key}：`, gone: "其客户端已消失：",
     server: (what, at) => `锁所在的服务器没有应答：${what}。显示的是 ${at} 的情况。`,
     page: at => `与 holdfast web 的连接已断开。显示的是 ${at} 的情况。`,
-    stuck: "死锁：",
+    stuck: "死锁：", party: (who, holds, has, wants, time) => `${who} ${holds ? "持有" : "排在队列中："}${has}，等待${wants}，已 ${time}`,
+    most: time => `，最多再等 ${time}`,
     cut: "锁太多，没有全部显示：请给 holdfast web 指定一个模式。",
-    holders: "持有者", queue: "队列", nobody: "没有人在等待。", program: "程序", since: "自何时", token: "令牌",
+    holders: "持有者", queue: "队列", nobody: "没有人在等待。", program: "程序", token: "令牌",
     fence: "最近的 fencing token", place: "位置", waits: "已等待", history: "最近几分钟", noHistory: "自 holdfast web 开始查看以来没有变化。",
-    when: "时间", what: "事件", queued: "等待者", gone: "现在没有人持有，也没有人等待。", none: "未知",
+    when: "时间", what: "事件", queued: "等待者", idle: "现在没有人持有，也没有人等待。", none: "未知",
     picture: n => `最近几分钟谁持有它：共 ${n} 次变化，列表见下。`,
     does: { held: "持有", handed_on: "移交给", released: "释放", expired: "到期", waiting: "开始等待", left: "离开队列",
       missed: "两次查看之间曾被持有", broken: "被收回" },
@@ -201,6 +203,11 @@ const draw = () => {
 let asked = 0;
 const refresh = () => { if (!asked) asked = requestAnimationFrame(() => { asked = 0; draw(); }); };
 
+const stuckParty = one => {
+  const named = (kind, name) => `${T[kind] ?? plain(kind)} '${plain(name)}'`;
+  return T.party(plain(one.who), one.holds, named(one.held_kind, one.held_name), named(one.kind, one.name), span(one.waited_s * 1000))
+    + (one.timeout_left_s === null ? "" : T.most(span(one.timeout_left_s * 1000))) + (one.where ? `, ${plain(one.where)}` : "");
+};
 const tell = () => {
   let held = 0, waiters = 0;
   for (const row of rows.values()) { held += row.held > 0; waiters += row.waiters; }
@@ -210,7 +217,7 @@ const tell = () => {
   $("state").dataset.state = word;
   set($("state"), word === "pause" ? T.paused : T[word]);
   const at = shownAt ? clock(shownAt) : "–";
-  const stuck = (state.deadlocks ?? []).map(parties => T.stuck + parties.map(party => plain(party.text)).join("; ")).join("\n");
+  const stuck = (state.deadlocks ?? []).map(parties => T.stuck + parties.map(stuckParty).join("; ")).join("\n");
   const trouble = !connected && shownAt ? T.page(at) : state.error ? T.server(plain(state.error), at) : stuck || (state.truncated ? T.cut : "");
   $("trouble").hidden = !trouble;
   set($("trouble"), trouble);
@@ -327,11 +334,11 @@ const who = one => plain(one.who ?? T.none);
 
 const about = locks => {
   const parts = [];
-  if (!locks.length) parts.push(make("p", { class: "soft" }, T.gone));
+  if (!locks.length) parts.push(make("p", { class: "soft" }, T.idle));
   for (const lock of locks) {
     const at = now();
     parts.push(make("h3", {}, T[lock.kind] ?? plain(lock.kind)));
-    if (!lock.held && !lock.waiters) parts.push(make("p", { class: "soft" }, T.gone));
+    if (!lock.held && !lock.waiters) parts.push(make("p", { class: "soft" }, T.idle));
     if (lock.held) {
       parts.push(table([T.holders, T.for, T.left, T.token], lock.holders.map(one => [noted(one) + who(one),
         one.since ? span(at - one.since) : "–", one.until === null ? T.noTtl : span(one.until - at), plain(one.token)])));
