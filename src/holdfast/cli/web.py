@@ -72,7 +72,7 @@ def main(words: list[str]) -> int:
     try:
         listening = _listen(host, port)
     except OSError as error:
-        say(f"cannot listen on {options.listen}: {error.strerror or error}")
+        say(f"cannot listen on {options.listen}: {str(error.strerror or error).partition(' (while')[0]}")
         return exits.UNAVAILABLE
     with listening:
         asyncio.run(_serve(options, host, listening, token))
