@@ -156,7 +156,7 @@ def _servers(client: Any, kind: str) -> list[str]:
     """Name the servers that have keys, each in its place."""
     topology = client._session.driver.topology
     if kind == "cluster":
-        _let_in(partial(_say, client, None))  # upon which it is known
+        _let_in(partial(_say, client, None))  # then its masters are known
         return [each.name for each in topology.masters()]
     return [each.name for each in topology.nodes()]
 
