@@ -89,7 +89,7 @@ def test_a_reader_that_has_gone(valkey_server: embedded.Server) -> None:
 
 
 def test_a_full_disk(valkey_server: embedded.Server) -> None:
-    """Which is no mistake of ours."""
+    """No mistake of ours."""
     for name in ("help", "version", "doctor", "status --json"):
         with open("/dev/full", "wb") as full:
             done = run(valkey_server, COMMANDS[name][0], stdout=full)
