@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import socket
+import sys
+
+import pytest
 
 import holdfast as library
 from holdfast import embedded
+from holdfast.cli.report import clean
 from holdfast.cli.table import table
 from tests.support.commands import holdfast, started, wait_for
 
@@ -73,6 +78,15 @@ def test_what_is_widest_is_cut_first() -> None:
     _, line = table(rows, 40, cut=(1, 0))
     assert len(line) <= 40 and "worker.py (" in line and "xxxxxxxxxx" in line
     assert table(rows, None, cut=(1, 0))[1] == "  ".join(rows[1])
+
+
+def test_columns_stay_where_the_output_has_no_such_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    names = [clean(each) for each in ("a", "锁", "x" * 50)]
+    assert names[1] == "\\u9501"
+    lines = table([("NAME", "LEFT"), *((name, "1 s") for name in names)], 30, cut=(0,))
+    assert [line.index("1 s") for line in lines[1:]] == [lines[0].index("LEFT")] * 3
+    assert "".join(lines).isascii() and max(map(len, lines)) <= 30
 
 
 def test_a_long_name_moves_no_other_line_where_nothing_is_cut() -> None:

@@ -32,8 +32,13 @@ def any_output() -> None:
 
 
 def clean(text: object) -> str:
-    """One line without control characters: names and programs come from other hosts, and may hold anything."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(text))
+    """One line without control characters, and without what this output cannot show.
+
+    Names and programs come from other hosts, and may hold anything.
+    """
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    known = str(text).encode(encoding, "backslashreplace").decode(encoding)
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in known)
 
 
 def stamp(moment: datetime | None) -> str | None:

@@ -87,9 +87,10 @@ def table(rows: Sequence[Sequence[str]], width: int | None, cut: Sequence[int] =
 def fitted(text: str, width: int) -> str:
     """In exactly that many columns of a terminal."""
     if _width(text) > width:
-        while text and _width(text) > width - 1:
+        mark = clean("…")
+        while text and _width(text) > width - len(mark):
             text = text[:-1]
-        text += "…"
+        text += mark
     return _filled(text, width)
 
 
