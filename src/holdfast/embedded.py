@@ -156,7 +156,7 @@ class Server:
         executable: str | os.PathLike[str] | None = None,
         start_timeout: float = 30.0,
     ) -> None:
-        if port is not None and not 0 <= port <= 65535:
+        if port is not None and (type(port) is not int or not 0 <= port <= 65535):
             raise ConfigurationError("port", port, "a TCP port is 1 … 65535, 0 for any free one, or None for none")
         if not start_timeout > 0:
             raise ConfigurationError("start_timeout", start_timeout, "seconds, more than 0")
@@ -364,7 +364,10 @@ class _Owned:
                 bound = too_high.enter_context(socket.socket(family, socket.SOCK_STREAM))
                 if sys.platform == "linux":
                     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                bound.bind((host, 0))
+                try:
+                    bound.bind((host, 0))
+                except OSError as error:
+                    raise ServerStartError(f"cannot listen at {host}: {error.strerror}") from error
                 port: int = bound.getsockname()[1]
                 if port <= most:
                     self._reserved = bound.dup() if sys.platform == "linux" else None

@@ -180,14 +180,22 @@ def test_a_member_of_a_cluster_finds_a_port_for_its_bus(private_server: Factory)
         assert server.port <= 55535
 
 
+@pytest.mark.parametrize("host", ["203.0.113.1", "no.such.host.invalid"])
+def test_an_address_that_is_not_ours_is_named(host: str) -> None:
+    with pytest.raises(embedded.ServerStartError, match=f"cannot listen at {host}: "):
+        embedded.server(port=0, bind=host)
+
+
 def test_a_directive_it_does_not_know_is_in_the_error() -> None:
     with pytest.raises(HoldfastError, match="no-such-directive"):
         embedded.server(config={"no-such-directive": "1"})
 
 
-@pytest.mark.parametrize(("argument", "value"), [("port", 70000), ("port", -1), ("start_timeout", 0)])
-def test_bad_arguments_are_named(argument: str, value: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"{argument} = {value}"):
+@pytest.mark.parametrize(
+    ("argument", "value"), [("port", 70000), ("port", -1), ("port", "6379"), ("port", True), ("start_timeout", 0)]
+)
+def test_bad_arguments_are_named(argument: str, value: object) -> None:
+    with pytest.raises(ConfigurationError, match=f"{argument} = {value!r}"):
         embedded.server(**{argument: value})  # type: ignore[arg-type]
 
 
