@@ -82,6 +82,20 @@ def test_prometheus_counts_what_happens(
     assert name.encode() not in generate_latest(registry), "names have too many values"
 
 
+def test_a_full_queue_is_an_outcome_of_its_own_that_the_page_names(
+    valkey_server: Any, registry: CollectorRegistry, unique_name: str
+) -> None:
+    with holdfast.connect(valkey_server.url, observer=PrometheusObserver(registry=registry)) as locks:
+        with holdfast.connect(valkey_server.url) as other, other.lock(unique_name), pytest.raises(holdfast.QueueFull):
+            locks.lock(unique_name, queue_limit=0).acquire()
+    of = {"kind": "lock", "family": "all", "outcome": "full"}
+    eventually(lambda: value(registry, "holdfast_acquire_seconds_count", **of) == 1)
+    for page in ("operations.md", "operations.zh-CN.md"):
+        text = (OPERATIONS.parent / page).read_text("utf-8")
+        (row,) = (line for line in text.splitlines() if "`holdfast_acquire_seconds`" in line)
+        assert all(outcome in row for outcome in ("acquired", "busy", "full", "failed"))
+
+
 def test_prometheus_without_a_label_has_one_family(
     valkey_server: Any, registry: CollectorRegistry, unique_name: str
 ) -> None:
