@@ -137,8 +137,6 @@ class AcquirableBase:
         self._session = session
         self._name = name
         self._options = options
-        #: As `Acquisition.most_waiting`.
-        self._most_waiting = options.queue_limit
         self._ttl_ms = options.ttl_ms
         #: What the owner in its tokens has in front, behind the mark.
         self._noted = "" if options.note_text is None else NOTED
@@ -168,7 +166,7 @@ class AcquirableBase:
         self._key = key
         self._how = how = ByTurns(self._name, session.settings, session.replicas_for(options.sync_replicas))
         how.make = make
-        how.renews, how.most_waiting = options.renew, self._most_waiting
+        how.renews, how.most_waiting = options.renew, options.queue_limit
         how.checks, how.witness = session.checks(self._label, self._name, options), session.witness
         self._asks = self._prepared()
 

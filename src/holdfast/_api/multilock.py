@@ -24,8 +24,8 @@ class MultiLockBase(AcquirableBase):
     def __init__(self, session: Any, names: tuple[str, ...], options: Options) -> None:
         self._names = check_names(names)
         super().__init__(session, " + ".join(names), options)
-        if self._most_waiting:
-            raise ConfigurationError("queue_limit", self._most_waiting, "0, or None, for several locks at once")
+        if options.queue_limit:
+            raise ConfigurationError("queue_limit", options.queue_limit, "0, or None, for several locks at once")
         self._owned_as = tuple(f"lock:{name}" for name in names)
         all_keys, together = [lock_keys(session.namespace, name) for name in names], not session.moves
         first = multilock.group(all_keys, together)[0][0]
