@@ -119,7 +119,8 @@ class OneServer(_Exclusive, Note):
                 kept = self._begin_to_keep(token, grant, ttl_ms)
                 return KeptLease(self, kept, kept, token, grant.fence, ttl_ms, since, until)
         until, is_short = (grant.deadline, False) if until is None else (until, True)
-        made = LockRecord(self, token, grant.fence, ttl_ms, since, until, is_short)
+        made = LockRecord(self.name, token, grant.fence, ttl_ms, since, None, None, until, is_short)
+        made._exclusive = self
         if grant.stray:
             made.stray = True
         return made
@@ -170,18 +171,7 @@ class LockRecord(LeaseRecord):
 
     __slots__ = ("_exclusive",)
 
-    def __init__(
-        self,
-        exclusive: OneServer,
-        token: str,
-        fence: int,
-        ttl_ms: int,
-        since: float,
-        until: float | None,
-        is_short: bool = True,
-    ) -> None:
-        super().__init__(exclusive.name, token, fence, ttl_ms, since, None, None, until, is_short)
-        self._exclusive = exclusive
+    _exclusive: OneServer
 
     @property
     def places(self) -> tuple[LockKeys, ...]:  # type: ignore[override]  # never set
@@ -220,7 +210,8 @@ class _CrashRecord(LockRecord):
     usual_renewal = LeaseRecord.usual_renewal
 
     def __init__(self, exclusive: OneServer, token: str, grant: Grant, ttl_ms: int) -> None:
-        super().__init__(exclusive, token, grant.fence, ttl_ms, grant.sent_at, grant.until)
+        super().__init__(exclusive.name, token, grant.fence, ttl_ms, grant.sent_at, None, None, grant.until)
+        self._exclusive = exclusive
         self.crash_ms, self.stray = crash_ms_of(token), grant.stray
         # One that was pushed is not noted as alive, so that others do not get in early.
         self.proved_until = deadline(grant.sent_at, self.crash_ms)
@@ -261,7 +252,8 @@ class LocalLease(LockRecord):
         since: float,
         until: float | None,
     ) -> None:
-        super().__init__(exclusive, token, fence, ttl_ms, since, until)
+        super().__init__(exclusive.name, token, fence, ttl_ms, since, None, None, until)
+        self._exclusive = exclusive
         self.turn = turn
         self.tenure: Any = tenure
         if tenure is not None:
