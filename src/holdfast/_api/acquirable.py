@@ -59,13 +59,8 @@ class Elsewhere:
 class Asked:
     """An acquire that is under way: by which token, for whom, from where in the code; and what it has so far.
 
-    `AcquirableBase._asks_by` makes it: an `__init__` would take longer than all the rest.
+    Filled by the one that makes it: an `__init__` would take longer than all the rest.
     """
-
-    __slots__ = (
-        *("asked_at", "behind", "cancel", "code", "home", "kept", "lock", "me", "offset", "record", "report", "runs"),
-        *("timeout_s", "token", "turn", "until"),
-    )
 
     lock: AcquirableBase
     token: str
@@ -82,11 +77,11 @@ class Asked:
     asked_at: float
     until: float
     behind: Any
-    runs: bool
-    turn: LocalWaiter | None
+    runs = False
+    turn: LocalWaiter | None = None
     #: What it may have taken of what the client keeps.
-    kept: CachedLease | None
-    record: LeaseRecord | None
+    kept: CachedLease | None = None
+    record: LeaseRecord | None = None
 
     @property
     def where(self) -> str:
@@ -199,14 +194,6 @@ class AcquirableBase:
         return wait_in_line(turn, ask, self._give_back, timeout_s, self._ttl_ms)
 
     # Its steps.
-
-    def _asks_by(self, token: str, home: Any, me: int, code: CodeType, offset: int) -> Asked:
-        asked = Asked()
-        asked.lock, asked.token, asked.home, asked.me = self, token, home, me
-        asked.code, asked.offset = code, offset
-        asked.turn = asked.kept = asked.record = None
-        asked.runs = False
-        return asked
 
     def _held_by(self, me: int) -> Any:
         """The lease that this one holds already, where that may be acquired again; None if there is none."""

@@ -14,7 +14,7 @@ from types import FrameType
 # sync: from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, cast
 
-from holdfast._api.acquirable import ExclusiveBase
+from holdfast._api.acquirable import Asked, ExclusiveBase
 from holdfast._api.options import Duration, refuse_keywords, timeout_of
 from holdfast._async.entering import Enterable
 from holdfast._async.kernel import Acquirable
@@ -138,8 +138,9 @@ class Lock(ExclusiveBase, Leasable[Lease]):
         record.lasts(held)
         record.report = self._session.reports.adopt(record)
         driver = self._session.driver
-        asked = self._asks_by(token, *driver.caller(), frame.f_code, frame.f_lasti)
-        asked.record = record
+        asked = Asked()
+        asked.lock, asked.token, asked.record = self, token, record
+        (asked.home, asked.me), asked.code, asked.offset = driver.caller(), frame.f_code, frame.f_lasti
         return self._granted(asked, None)  # type: ignore[no-any-return]
 
     async def status(self) -> LockStatus:

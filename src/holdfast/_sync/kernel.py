@@ -60,7 +60,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         token = f"{driver.client_id}:{mark or self._mark}{self._noted}{me}:{next(session.sequence)}{self._ending}"
         if (key := self._kept_as) is not None and driver.lease_cache.hears(key, driver.client.listening(key)):
             token += KEPT
-        asked = self._asks_by(token, home, me, code, offset)
+        asked = Asked()
+        asked.lock, asked.token, asked.home, asked.me, asked.code, asked.offset = self, token, home, me, code, offset
         asked.timeout_s, asked.cancel = timeout_s, cancel
         asked.report = session.reports.begin(self._label, self._name, self._report_level)
         got: LeaseRecord | Grant | Busy | None = None

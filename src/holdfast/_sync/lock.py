@@ -12,7 +12,7 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
-from holdfast._api.acquirable import ExclusiveBase
+from holdfast._api.acquirable import Asked, ExclusiveBase
 from holdfast._api.options import Duration, refuse_keywords, timeout_of
 from holdfast._core.record import RENEWAL
 from holdfast._core.replies import LockSeen
@@ -104,8 +104,9 @@ class Lock(ExclusiveBase, Leasable[Lease]):
         record.lasts(held)
         record.report = self._session.reports.adopt(record)
         driver = self._session.driver
-        asked = self._asks_by(token, *driver.caller(), frame.f_code, frame.f_lasti)
-        asked.record = record
+        asked = Asked()
+        asked.lock, asked.token, asked.record = self, token, record
+        (asked.home, asked.me), asked.code, asked.offset = driver.caller(), frame.f_code, frame.f_lasti
         return self._granted(asked, None)  # type: ignore[no-any-return]
 
     def status(self) -> LockStatus:
