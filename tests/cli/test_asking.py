@@ -53,6 +53,26 @@ def test_it_says_so_once_and_on_a_terminal_again(monkeypatch: pytest.MonkeyPatch
     assert terminal or len(said) == 1
 
 
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_wait_needs_no_threads_to_be_told(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Where the system starts no more of them, nothing is said, and that is no mistake of ours."""
+    start = threading.Thread.start
+    failed: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    begun: list[threading.Thread] = []
+
+    def refused(thread: threading.Thread) -> None:
+        begun.append(thread)
+        if len(begun) > most:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with waiting(monkeypatch, True, lambda: ", free") as said:
+        eventually(lambda: len(begun) > most)
+    assert (said, failed) == ([], [])
+
+
 def test_a_server_that_is_away_is_named_once_and_what_follows_too(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[Any] = [holdfast.ServerUnreachable("host:1", "Connection refused")] * 4 + [", held by another"]
 

@@ -61,9 +61,10 @@ def telling(what: Callable[[], str], waits_for: str, timeout_s: float | None = N
     Within a second, and when it is another trouble than before; on a terminal now and then.
     """
     over = threading.Event()
-    threading.Thread(
-        target=_tell, args=(over, what, waits_for, timeout_s), name="holdfast-waiting", daemon=True
-    ).start()
+    with suppress(RuntimeError):  # no more threads can be started: then nothing is said
+        threading.Thread(
+            target=_tell, args=(over, what, waits_for, timeout_s), name="holdfast-waiting", daemon=True
+        ).start()
     try:
         yield
     finally:
@@ -78,7 +79,10 @@ def _tell(over: threading.Event, what: Callable[[], str], waits_for: str, timeou
         if looking is None:
             # In a thread of its own: a server that hangs must not hold up what is said.
             looking = threading.Thread(target=lambda: found.append(_look(what)), name="holdfast-look", daemon=True)
-            looking.start()
+            try:
+                looking.start()
+            except RuntimeError:
+                return  # see `telling`
         looking.join(_LOOK_S)
         if found:
             looking = None
