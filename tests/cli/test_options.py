@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import errors
 from holdfast.cli import exits, main
 from holdfast.cli.options import duration, split_command
 from holdfast.cli.report import clean
@@ -164,6 +165,14 @@ def test_wrong_usage_of_the_lab(words: list[str], says: str, capfd: pytest.Captu
 def test_help_of_the_lab(command: str) -> None:
     done = holdfast("lab", *([command] if command else []), "--help")
     assert done.returncode == 0 and done.stdout.startswith(f"usage: holdfast lab {command}".encode())
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), errors.CannotStartThread("can't start new thread")]
+)
+def test_what_the_system_refuses_is_no_mistake_of_ours(error: Exception) -> None:
+    assert exits.status_of(error) == exits.SYSTEM == 71
+    assert "internal" not in exits.sentence(error)
 
 
 def test_a_mistake_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -79,7 +79,7 @@ def status_of(error: BaseException) -> int:
     if isinstance(error, errors.ScriptRefused) or getattr(error, "kind", None) in _NO_ENTRY:
         return REFUSED
     if isinstance(error, errors.HoldfastError):
-        return UNAVAILABLE
+        return SYSTEM if isinstance(error, errors.CannotStartThread) else UNAVAILABLE
     return SYSTEM if isinstance(error, OSError) else INTERNAL
 
 
