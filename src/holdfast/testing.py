@@ -206,7 +206,7 @@ class Trouble:
     # ---- inside ----
 
     def acquiring(self, name: str, label: str, timeout_s: float | None) -> None:
-        """Called when an acquire begins: see `holdfast._api.hook`."""
+        """See `holdfast._api.hook`."""
         with self._guard:
             self._tried.add(name)
             self._unused = [each for each in self._unused if each not in (None, name)]
@@ -219,7 +219,7 @@ class Trouble:
         return ConfigurationError("name", name, f"a lock that the code under test acquires; it acquired: {tried}")
 
     def granted(self, hold: LeaseRecord) -> None:
-        """Called when a lease is granted: see `holdfast._api.hook`."""
+        """See `holdfast._api.hook`."""
         with self._guard:
             self._tried.add(hold.name)
             self._held = [each for each in self._held if each.alive]
