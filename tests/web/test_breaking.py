@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import urllib.parse
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -68,6 +69,21 @@ def test_a_lease_is_broken(page: str, valkey_server: embedded.Server, unique_nam
             assert second.state is library.LeaseState.HELD
     ends = ends_of(page, unique_name, lease.token)
     assert [each["what"] for each in ends] == ["broken"] and ends[0]["reason"].endswith(": test")
+
+
+def test_what_comes_of_it_is_said_in_the_language_of_the_page(
+    page: str, valkey_server: embedded.Server, unique_name: str
+) -> None:
+    with library.connect(valkey_server.url) as client:
+        lease = client.lock(unique_name).acquire()
+        body = held(page, unique_name)
+        answers = [post(page, body, X_Holdfast_Token="another")[1], post(page, body)[1], post(page, body)[1]]
+        with pytest.raises(library.LeaseLost):
+            lease.release()
+    said = {json.loads(each)["said"] if each.startswith("{") else each for each in answers}
+    with urllib.request.urlopen(page + "page.js", timeout=PATIENCE_S) as script:
+        texts = script.read().decode()
+    assert len(said) == 3 and [each for each in said if f'"{each}": "' not in texts] == []
 
 
 def ends_of(page: str, name: str, token: str) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ const TEXTS = {
       missed: "held between two looks", broken: "broken" },
     units: [["d", 86400], ["h", 3600], ["min", 60]], second: "s",
     take: "Take it away", takeSay: who => `This ends the lease of ${who}: its holder is told, and the next waiter gets the lock. Type who holds it to confirm.`,
-    confirm: "Who holds it", secret: "Token of holdfast web", reason: "Reason", take2: "Break the lease",
+    confirm: "Who holds it", secret: "Token of holdfast web", reason: "Reason", take2: "Break the lease", said: {},
   },
   zh: {
     other: "English", find: "锁名或持有者", waiting: "只看有人等待的", sort: "排序", pause: "暂停", go: "继续", close: "关闭",
@@ -49,6 +49,8 @@ const TEXTS = {
     units: [["天", 86400], ["小时", 3600], ["分", 60]], second: "秒",
     take: "收回", takeSay: who => `这会结束 ${who} 的租约：持有者会得到通知，下一个等待者得到这把锁。请输入持有者以确认。`,
     confirm: "持有者", secret: "holdfast web 的令牌", reason: "原因", take2: "收回租约",
+    said: { "its holder has let go": "持有者已经放手。", "released on its behalf: it did not answer": "持有者没有应答，已代为释放。",
+      "it is not held by that one any more": "它已不在那个持有者手中。", "this is not the token that holdfast web has printed": "这不是 holdfast web 的令牌。" },
   },
 };
 const language = document.documentElement.lang.startsWith("zh") ? "zh" : "en";
@@ -384,7 +386,8 @@ const taking = (lock, one) => {
       const answer = await fetch("api/break", { method: "POST", headers: { "Content-Type": "application/json", "X-Holdfast-Token": secret },
         body: JSON.stringify({ kind: lock.kind, name: lock.name, token: one.token, confirm: one.who, reason: reason.value }) });
       const text = await answer.text();
-      set(said, plain(answer.headers.get("content-type").includes("json") ? JSON.parse(text).said : text));
+      const told = answer.headers.get("content-type").includes("json") ? JSON.parse(text).said : text;
+      set(said, T.said[told] ?? plain(told));
       if (!answer.ok) button.disabled = false; else document.activeElement.blur();
     } catch (error) { set(said, plain(error.message)); button.disabled = false; }
   });
