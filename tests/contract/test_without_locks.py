@@ -90,7 +90,7 @@ def test_what_the_function_raises_comes_out_and_nothing_is_written(
 
 
 def test_a_transaction_that_has_ended_reads_nothing_more(locks: Any, api: Api, unique_name: str) -> None:
-    """What it read then would not be watched, and by a connection that no one ends."""
+    """No key that it read then would be watched, and no one would end that connection."""
     ended: list[Any] = []
 
     def read(tx: Any) -> Any:

@@ -112,7 +112,7 @@ def table(*hosts: str) -> list[Any]:
 
 
 def test_a_master_fails_over_when_the_seeds_have_gone(api: Api, server: embedded.Server, unique_name: str) -> None:
-    """Its replica is asked for the table, though more others come before it."""
+    """The replica of the node is asked for the table, though more others come before it."""
     with Node(server) as replica:
         with Node(server) as master, contextlib.ExitStack() as stack:
             seeds = [stack.enter_context(Node(server)) for _ in range(cluster_module.REFRESH_TRIES)]

@@ -339,7 +339,7 @@ def test_a_forked_child_connects_though_its_parent_has_tried_in_vain(peer: Peer,
 
 
 def test_a_connection_that_is_killed_at_hello_is_made_again(peer: Peer, engine: Engine) -> None:
-    """It is taken for an old proxy, by which no messages come, where that is so again."""
+    """Only where that is so again is it taken for an old proxy, by which no messages come."""
 
     def make() -> Any:
         connection = peer.make()
