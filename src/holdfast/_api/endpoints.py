@@ -157,7 +157,7 @@ def client_of_url(url: object) -> Address | Pool | Seeds | Members:
     try:
         made = _made(url)
         if isinstance(made, Pool):
-            made.connection()  # which raises for an option that none has
+            _check_options(made)
         return made
     except ConfigurationError as error:
         wrong = error
@@ -199,6 +199,14 @@ def _made(url: str) -> Pool | Seeds | Members:
     if database and parts.scheme != "unix" and not _is_number(database):
         raise _Unreadable("what follows the address has to be the number of a database, as in redis://localhost:6379/1")
     return Pool(lazily("redis").Redis.from_url(url).connection_pool)
+
+
+def _check_options(pool: Pool) -> None:
+    """Make a connection that is not used: an option that none has is refused there."""
+    try:
+        pool.connection()
+    except TypeError as error:
+        raise _Unreadable(f"options are those of redis-py ({error})") from None
 
 
 def _is_number(text: str) -> bool:
