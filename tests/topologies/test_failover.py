@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from testbed.topologies import Cluster, Replicated, WithSentinel, listening, plain
 from testbed.waiting import eventually
-from tests.support.apis import Api
+from tests.support.apis import Api, function_for
 
 #: Everything that a failover takes on a busy machine, s.
 FAILOVER_S = 90
@@ -133,6 +133,19 @@ def test_a_slot_moves_while_held_and_waited_for(cluster: Cluster, api: Api, uniq
     assert third.fencing_token > second.fencing_token
     third.release()
     assert not cluster.clients[target].exists(key(unique_name))
+
+
+def test_an_optimistic_write_follows_its_key(cluster: Cluster, api: Api, unique_name: str) -> None:
+    def add_one(tx: Any) -> Any:
+        number = int((yield tx.get(unique_name)) or 0) + 1
+        tx.set(unique_name, number, ttl=60)
+        return number
+
+    optimistic = api.connect(cluster.url).optimistic(unique_name)
+    assert optimistic.run(function_for(api, add_one)) == 1
+    source = cluster.owner_of(unique_name)
+    move_slot(cluster, unique_name, source, (source + 1) % 3, lambda: None)
+    assert optimistic.run(function_for(api, add_one)) == 2
 
 
 def tryagains(client: Any) -> int:

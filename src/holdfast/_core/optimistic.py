@@ -96,8 +96,8 @@ async def _quietly(command: Command) -> None:
 
 
 def may_begin_anew(failure: RequestFailed) -> bool:
-    """True if an attempt that ended so has written nothing, and a fresh connection may do."""
-    return failure.kind == "broken" and not failure.maybe_executed
+    """True if an attempt that ended so has written nothing, and another connection may do."""
+    return failure.kind in ("broken", "MOVED") and not failure.maybe_executed
 
 
 async def pause(attempt: int) -> None:
