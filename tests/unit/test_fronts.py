@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ import holdfast
 import holdfast.asyncio
 from holdfast._core import record
 from holdfast._core.record import LeaseRecord
-from holdfast._front import bodies
+from holdfast._front import base, bodies
 from holdfast._front.home import Home
 
 URL = "redis://127.0.0.1:1"
@@ -85,3 +85,18 @@ def test_a_block_that_begins_as_its_lease_is_lost_is_cancelled(monkeypatch: pyte
     monkeypatch.setattr(bodies, "tell", tell)
     block = Block(object(), lambda call, *args: call(*args), LeaseRecord("name", "token", 1, 1_000, 0.0))
     assert struck == [block]
+
+
+def test_what_is_held_is_released_at_exit_though_another_thread_makes_a_client() -> None:
+    class Fronts(list[Any]):
+        looks = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            self.looks += 1
+            if self.looks == 1:
+                raise RuntimeError("Set changed size during iteration")
+            return super().__iter__()
+
+    locks = holdfast.connect(URL)
+    base._close_all(Fronts([locks._session.driver]))
+    assert locks._session.driver.ended

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -21,6 +21,7 @@ from holdfast._core.agent.renewals import quietly
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import SOON_MS
 from holdfast._core.tokens import client_id_of
 from holdfast._core.waiting import Busy, Grant
@@ -135,7 +136,7 @@ class Front:
             return self.engine.turns, 0
         if idle >= 2:
             raise CannotStartThread("it was started, but does not run", _DOES_NOT_RUN)
-        self.engine.call(_nothing)
+        self.engine.call(int)  # nothing, so that it has to turn
         return turns, idle + 1
 
     # -- acquiring and releasing ------------------------------------------------------------------
@@ -295,14 +296,10 @@ def _close_later(front: Front) -> None:
         wait()
 
 
-def _nothing() -> None:
-    pass
-
-
-def _close_all(fronts: weakref.WeakSet[Front] = _fronts) -> None:
+def _close_all(fronts: Iterable[Front] = _fronts, look: Callable[[Any], list[Front]] = snapshot) -> None:
     """Release at the end of the process what is held, so that others need not wait for a ttl."""
     waits = []
-    for front in tuple(fronts):  # not by its name, which is gone when modules are
+    for front in look(fronts):  # not by their names, which are gone when modules are
         if not (front.ended or front.exiting):
             for each in front.fronts:
                 each.exiting = True
