@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -100,3 +101,27 @@ def test_what_is_held_is_released_at_exit_though_another_thread_makes_a_client()
     locks = holdfast.connect(URL)
     base._close_all(Fronts([locks._session.driver]))
     assert locks._session.driver.ended
+
+
+def test_a_loop_whose_flush_was_interrupted_behind_its_requests_flushes_once_more() -> None:
+    """As a signal handler does that raises while the loop begins to read the connection."""
+    flushes, sent, front = list[Callable[[], None]](), list[Any](), Future[int]()
+
+    def watched() -> None:
+        raise KeyboardInterrupt
+
+    def put_all(asks: list[Any]) -> None:
+        assert asks, "there is something to send"
+        sent.extend(asks)
+
+    front.closed = False  # type: ignore[attr-defined]
+    loop = SimpleNamespace(collects=True, soon=lambda call, *args: flushes.append(partial(call, *args)))
+    home = Home(front, loop)
+    server: Any = SimpleNamespace(put_all=put_all, link=SimpleNamespace(watched=watched))
+    ask: Any = SimpleNamespace(may_lie=False)
+    home.put(server, ask)
+    with pytest.raises(KeyboardInterrupt):
+        flushes.pop()()
+    server.link = None
+    flushes.pop()()
+    assert (sent, flushes) == ([ask], [])

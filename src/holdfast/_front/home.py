@@ -93,8 +93,9 @@ class Home:
     def _flush(self, server: Server) -> None:
         out = self._out
         try:
-            server.put_all(out)
-            out.clear()
+            if out:
+                server.put_all(out)
+                out.clear()
             if server.link is not self._link:
                 self._read_too(server.link)
         except BaseException:  # a signal handler: once more, since what was sent twice counts once
