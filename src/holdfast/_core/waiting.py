@@ -434,7 +434,7 @@ class _Waiting:
         self.holder: str | None = None
         self.late_at: float | None = None
         #: Made when they are needed: pauses where no message will come; tries since an answer.
-        self.polls: Backoff | None = acquisition.polls
+        self.polls: Backoff | None = None
         self.retry: Retry | None = None
 
     async def ask(self) -> Reply:
@@ -615,10 +615,11 @@ class _Waiting:
         # The waiter that the lock is handed to may hang: those behind it find that out when they look. All together
         # look no more often than a few times in a claim window, however many there are.
         wait_s = min(wait_s, settings.claim_ms / 1000 * (max(place, 1) + chance / 2))
-        if acquisition.polls is not None or (holder and not is_ours(holder)):
-            if self.polls is None:
-                self.polls = Backoff(settings.foreign_poll_s, settings.foreign_poll_max_s)
-            wait_s = min(wait_s, self.polls.next_s())
+        polls = acquisition.polls  # which may be other ones after each ask
+        if polls is None and holder and not is_ours(holder):
+            polls = self.polls = self.polls or Backoff(settings.foreign_poll_s, settings.foreign_poll_max_s)
+        if polls is not None:
+            wait_s = min(wait_s, polls.next_s())
         if acquisition.look_every_s is not None:
             wait_s = min(wait_s, acquisition.look_every_s)
         return wait_s if self.give_up_at is None else min(wait_s, self.give_up_at - self.now)
