@@ -22,6 +22,7 @@ import redis.asyncio
 
 import holdfast.asyncio
 from holdfast import embedded
+from holdfast._front.home import Home
 from holdfast.asyncio import ClientClosed, LeaseLost, LeaseState, ServerError
 from tests.support.relay import relay
 
@@ -558,6 +559,37 @@ def test_a_loop_that_was_blocked_finds_its_lease_lost(valkey_server: embedded.Se
                     time.sleep(0.3)  # noqa: ASYNC251 - that is what this is about
                     await asyncio.sleep(PATIENCE_S)
             assert lease.state is LeaseState.LOST
+
+    asyncio.run(main())
+
+
+def test_a_loop_does_not_wake_for_replies_to_the_engine(
+    valkey_server: embedded.Server, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken, readable = 0, Home._readable
+
+    def counted(home: Home) -> None:
+        nonlocal woken
+        woken += 1
+        readable(home)
+
+    monkeypatch.setattr(Home, "_readable", counted)
+
+    async def main() -> None:
+        nonlocal woken
+        connect = holdfast.asyncio.connect
+        async with connect(valkey_server.url) as holder, connect(valkey_server.url) as locks:
+            await (await locks.lock(f"{unique_name}-beside").acquire()).release()  # connects
+            driver = locks._session.driver
+            (server,) = driver.topology.nodes()
+            while server.link.owes or len(driver.client.tasks):
+                await asyncio.sleep(0.01)  # it says who it is
+            async with holder.lock(unique_name):
+                woken = 0
+                waiting = asyncio.create_task(locks.lock(unique_name).acquire())
+                await asyncio.sleep(0.2)
+                assert woken <= 1, "it woke for more than the reply to its own request"
+            await (await waiting).release()
 
     asyncio.run(main())
 

@@ -212,6 +212,7 @@ class AioFront(Front):
         give_back = None if undo is None else partial(_undo, undo)
         operation = Operation(self.client, protocol, lambda: home.ring(future), give_back)
         try:
+            home.read_less()
             self.engine.call(operation.begin)
             while not operation.over:
                 await future

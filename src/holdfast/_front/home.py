@@ -122,9 +122,15 @@ class Home:
             return
         self.found = False
         link.read_here()
-        if not (self.found or self._out or link.lies) and self._twin is not None:
-            self.reads = False  # others read what is theirs, and the loop would wake each time
-            self.loop.unwatch(self._twin)
+        if not self.found:
+            self.read_less()
+
+    def read_less(self) -> None:
+        """Leave reading to the engine where nothing is under way for this loop, which would wake for others."""
+        link, twin = self._link, self._twin
+        if self.reads and link is not None and twin is not None and not (self._out or link.lies):
+            self.reads = False
+            self.loop.unwatch(twin)
 
     def read_on(self) -> bool:
         """Read again what comes, for a request of this loop; False where others do."""
