@@ -105,13 +105,10 @@ class Home:
     def _read_too(self, link: Link | None) -> None:
         """Have the loop read the connection where it finds something: that spares two switches of threads."""
         self.read_no_more()
-        twin = None if link is None or self.front.closed else link.watched()
-        if twin is None:
+        if link is None or self.front.closed or (twin := link.watched()) is None:
             return
         self._twin, self._link = twin, link
-        if self.loop.watch(twin, self._readable):
-            self.reads = True
-        else:
+        if not self.read_on():
             self._twin = None
             twin.close()
 
