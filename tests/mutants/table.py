@@ -1642,9 +1642,9 @@ _API: tuple[Mutant, ...] = tuple(
                 ),
                 (
                     "a waiter inside of its client is not counted",
-                    EXCLUSIVE,
-                    "self.checks is None and self.most_waiting is None",
-                    "self.checks is None",
+                    SESSION,
+                    "(options.deadlock_check_s, options.queue_limit,",
+                    "(options.deadlock_check_s, None,",
                 ),
                 ("one that is turned away waits", WAITING, "        if place == FULL:\n", "        if False:\n"),
                 (
@@ -1724,7 +1724,12 @@ _API: tuple[Mutant, ...] = tuple(
                     "and self._asks and not self._noted",
                     "and self._asks",
                 ),
-                ("a note is handed on", ACQUIRABLE, "hands_on and not self._noted and", "hands_on and"),
+                (
+                    "a note is handed on",
+                    SESSION,
+                    "options.sync_replicas, options.note_text)",
+                    "options.sync_replicas, None)",
+                ),
                 (
                     "a client that adopts a lease replaces its note",
                     ACQUIRABLE,

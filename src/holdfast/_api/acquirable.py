@@ -155,15 +155,20 @@ class AcquirableBase:
         """Lease duration, s."""
         return self._ttl_ms / 1000
 
-    def _by_turns(self, key: str, make: Callable[..., Any]) -> None:
-        """Have it acquired by the turn that `make` makes, as `ByTurns`."""
-        session, options = self._session, self._options
+    def _by_turns(self, key: str, make: Callable[..., Any], *what: object) -> None:
+        """Have it acquired by the turn that `make` makes, the same for all of its name that have `what` in common."""
+        session, replicas = self._session, self._options.sync_replicas
         self._key = key
-        self._how = how = ByTurns(self._name, session.settings, session.replicas_for(options.sync_replicas))
-        how.make = make
-        how.renews, how.most_waiting = options.renew, options.queue_limit
-        how.checks, how.witness = session.checks(self._label, self._name, options), session.witness
-        self._asks = self._prepared()
+        self._share(lambda: ByTurns(self._name, session.settings, session.replicas_for(replicas), make), *what)
+
+    def _share(self, make: Callable[[], ByTurns], *what: object) -> None:
+        session, options = self._session, self._options
+        self._how = how = session.shared((self._label, self._name, options, *what), make)
+        if how.asks is None:
+            how.renews, how.most_waiting, how.witness = options.renew, options.queue_limit, session.witness
+            how.checks = session.checks(self._label, self._name, options)
+            how.asks = self._prepared()
+        self._asks = how.asks
 
     def _checking(self, deadlock_check: Duration) -> Self:
         """The same with that option."""
@@ -315,14 +320,10 @@ class ExclusiveBase(AcquirableBase):
 
     def __init__(self, session: Any, name: str, options: Options, reentrant: bool = False) -> None:
         super().__init__(session, name, options)
-        self._how = exclusive = session.exclusive(self._kind, name, options)
-        if exclusive.asks is None:
-            usual = exclusive.hands_on and not self._noted and self._kind == "lock"
-            exclusive.in_line = bool(usual and session.settings.tenure_ms)
-            exclusive.asks = self._prepared()
+        self._share(partial(session.exclusive, self._kind, name, options))
+        exclusive = self._how
         self._keys = exclusive.keys
         self._key = exclusive.keys.lock
-        self._asks = exclusive.asks
         if exclusive.crash_ms:
             self._ending = f"!{exclusive.crash_ms}"
         self._reentrant = reentrant

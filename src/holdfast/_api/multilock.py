@@ -24,12 +24,12 @@ class MultiLockBase(AcquirableBase):
     def __init__(self, session: Any, names: tuple[str, ...], options: Options) -> None:
         self._names = check_names(names)
         super().__init__(session, " + ".join(names), options)
-        if options.queue_limit:
-            raise ConfigurationError("queue_limit", options.queue_limit, "0, or None, for several locks at once")
         self._owned_as = tuple(f"lock:{name}" for name in names)
         all_keys, together = [lock_keys(session.namespace, name) for name in names], not session.moves
         first = multilock.group(all_keys, together)[0][0]
-        self._by_turns(first.lock, partial(multilock.turn_for, all_keys, together))
+        self._by_turns(first.lock, partial(multilock.turn_for, all_keys, together), names)
+        if most := self._how.most_waiting:
+            raise ConfigurationError("queue_limit", most, "0, or None, for several locks at once")
 
     @property
     def names(self) -> tuple[str, ...]:

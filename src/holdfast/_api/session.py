@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Literal, NoReturn
 
@@ -17,6 +17,7 @@ from holdfast._api.acquirable import Asked
 from holdfast._api.client_info import CLIENT_INFO_MS, client_key, introduction
 from holdfast._api.endpoints import Members
 from holdfast._api.options import Options
+from holdfast._core.by_turns import ByTurns
 from holdfast._core.describe import introduce
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.failure import RequestFailed
@@ -69,7 +70,7 @@ class SessionBase:
         self.owners: dict[tuple[str, int], weakref.ref[Any]] = {}
         #: By their tokens, what asks for a lease.
         self.asking: dict[str, Asked] = {}
-        self._shared: dict[tuple[str, str, Options], Exclusive] = {}
+        self._shared: dict[Hashable, ByTurns] = {}
         self.scripts = Scripts()
         self._replicas: dict[int | None, Replicas] = {}
         self._ifeq: bool | None = None
@@ -83,20 +84,27 @@ class SessionBase:
         #: By (kind, name): the fencing token of the last look, and for how many more looks grants are counted.
         self.looks: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def exclusive(self, kind: str, name: str, options: Options) -> Exclusive:
-        """Return what all locks of that kind and name with these options have in common."""
+    def shared(self, what: Hashable, make: Callable[[], ByTurns]) -> ByTurns:
+        """Return how `what` is acquired; `make` makes that where it is not known yet."""
         # The first requests of those from before the server refused scripts are scripts.
-        made = None if self.scripts.refused else self._shared.get((kind, name, options))
-        return self._share(kind, name, options) if made is None else made
+        how = None if self.scripts.refused else self._shared.get(what)
+        if how is None:
+            if len(self._shared) >= _SHARED_MAX:
+                self._shared.clear()
+            how = self._shared[what] = make()
+        return how
 
-    def _share(self, kind: str, name: str, options: Options) -> Exclusive:
-        if len(self._shared) >= _SHARED_MAX:
-            self._shared.clear()
+    def exclusive(self, kind: str, name: str, options: Options) -> Exclusive:
+        """Make what all locks of that kind and name with these options have in common."""
         crash_ms = options.crash_release_ms if kind == "lock" else 0
         keys = lock_keys(self.namespace, name).of(LEASED[kind])
         made: Exclusive
         if self.quorum is None:
             made = OneServer(keys, self.settings, self.replicas_for(options.sync_replicas), self.scripts)
+            # (A turn that waits inside of the client is not seen by those that look for deadlocks, nor counted.)
+            seen = (options.deadlock_check_s, options.queue_limit, options.sync_replicas, options.note_text)
+            usual = kind == "lock" and not (crash_ms or self.scripts.refused) and seen == (None,) * 4
+            made.in_line = usual and self.settings.tenure_ms > 0
         else:
             for option, value, allowed in (
                 ("queue_limit", options.queue_limit, "0, or None: a quorum has no queue"),
@@ -106,9 +114,7 @@ class SessionBase:
                 if value:
                     raise ConfigurationError(option, value, allowed)
             made = OverQuorum(keys, self.settings, self.quorum)
-        made.renews, made.most_waiting, made.crash_ms = options.renew, options.queue_limit, crash_ms
-        made.witness, made.checks = self.witness, self.checks(kind, name, options)
-        self._shared[kind, name, options] = made
+        made.crash_ms = crash_ms
         return made
 
     def checks(self, label: str, name: str, options: Options) -> Callable[[], Any] | None:

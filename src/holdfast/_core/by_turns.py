@@ -24,17 +24,20 @@ class ByTurns:
     what looks for deadlocks during one acquire; None: nothing does, and its `check` is the `witness`.
     """
 
-    make: Callable[..., Any]
     listens = True
     renews = False
     most_waiting: int | None = None
     checks: Callable[[], Any] | None = None
     witness: Any = None
 
-    def __init__(self, name: str, settings: Settings, sync: Sync = None) -> None:
+    #: The first requests of acquire and release, once they were made.
+    asks: Any = None
+
+    def __init__(self, name: str, settings: Settings, sync: Sync = None, make: Any = None) -> None:
         self.name = name
         self.settings = settings
         self.sync = sync
+        self.make = make
 
     def turn(self, token: str, ttl_ms: int) -> Any:
         return self.make(token, ttl_ms, self.settings, self.sync)

@@ -33,13 +33,9 @@ __all__ = ["Exclusive", "KeptLease", "LocalLease", "OneServer", "OverQuorum"]
 
 
 class _Exclusive(ByTurns):
-    """`crash_ms`: as of a record. `asks`: the first requests of acquire and release, once they were made.
+    """`crash_ms`: as of a record. `in_line`: acquires wait for each other inside of the client: see `tenure.py`."""
 
-    `in_line`: acquires wait for each other inside of the client; `hands_on`: whether they may: see `tenure.py`.
-    """
-
-    asks: Any = None
-    in_line = hands_on = False
+    in_line = False
     crash_ms = 0
 
     def __init__(self, keys: LockKeys, settings: Settings, sync: Sync = None) -> None:
@@ -91,12 +87,6 @@ class OneServer(_Exclusive, Note):
 
     def _plain(self, token: str, ttl_ms: int) -> PlainAcquisition:
         return PlainAcquisition(self.keys, token, ttl_ms, self.settings, self.scripts)
-
-    @property
-    def hands_on(self) -> bool:  # type: ignore[override]
-        # (A turn that waits here is not seen by those that look for deadlocks, nor counted by the server.)
-        usual = self.checks is None and self.most_waiting is None and not self.crash_ms
-        return usual and self.sync is None and not self.scripts.refused
 
     def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
         return None if self.scripts.refused or self.crash_ms else super().first_calls(ttl_ms)

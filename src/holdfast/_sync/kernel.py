@@ -110,7 +110,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         session.asking[asked.token] = asked
         if driver.closed:  # it looks who asks once it is, and gives back what those get
             raise driver.closed_error()
-        if self._options.queue_limit == 0:
+        if self._how.most_waiting == 0:
             asked.timeout_s = 0.0
         first = self._asks[0] if self._asks and asked.cancel is None else None
         if first is None or first.key in driver.contention or not (asked.turn is None or asked.turn.first):
@@ -158,7 +158,7 @@ class Acquirable(AcquirableBase, Generic[L]):
     def _given_up(self, got: Busy, report: Any, timeout_s: float | None) -> AcquireTimeout:
         """The error for a lock that was not granted in time."""
         holder = None
-        limit = self._options.queue_limit
+        limit = self._how.most_waiting
         try:
             if got.holder:
                 # Not at the start: most programs never need it.

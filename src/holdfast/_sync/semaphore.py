@@ -51,7 +51,9 @@ class Semaphore(Leasable[Lease]):
 
     def _declare(self, permits: int) -> None:
         self._declared, keys = permits, self._keys
-        self._by_turns(keys.lock, lambda token, ttl_ms, *how: SemaphoreAcquisition(keys, token, ttl_ms, permits, *how))
+        self._by_turns(
+            keys.lock, lambda token, ttl_ms, *how: SemaphoreAcquisition(keys, token, ttl_ms, permits, *how), permits
+        )
 
     # (A number alone could mean either.)
     def acquire(  # type: ignore[override]
