@@ -221,7 +221,7 @@ def _signals() -> Iterator[Pile]:
         "wait for an event, dead waiters",
         "gate_wait",
         gate,
-        [_ME, "wait", _TTL_MS, 1, 5_000, _TOMBSTONE_MS, _INBOXES],
+        [_ME, "wait", 0, 1, _TTL_MS, _INBOXES, 5_000, _TOMBSTONE_MS],
         _queued(_WAITERS, alive=False),
     )
 
