@@ -74,7 +74,7 @@ class _NotWrittenBack:
             effect = protocol.send(None)
             while True:
                 try:
-                    if type(effect) is CallMany and effect.calls[0].script == "raise_fence":
+                    if type(effect) is CallMany and effect.calls[0].script == "multi_renew":
                         result: Any = [1] * len(effect.calls)
                     else:
                         result = yield effect

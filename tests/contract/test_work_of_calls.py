@@ -46,7 +46,7 @@ KNOWN = {
 #: Scripts that do the same few things whatever there is: no loop but over arguments, no command that goes over many.
 FEW = frozenset(
     (
-        *("counts", "crash_renew", "fenced_set", "hears", "inspect", "quorum_acquire", "raise_fence", "renew"),
+        *("counts", "crash_renew", "fenced_set", "hears", "inspect", "quorum_acquire", "renew"),
         *("set_if", "tell", "there"),
     )
 )

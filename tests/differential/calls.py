@@ -341,8 +341,10 @@ def _multi_release(world: World) -> Drawn:
 
 def _multi_renew(world: World) -> Drawn:
     token, keys = world.token(), _multi_keys(world)
-    fence = world.one_of(0, HIGH_FENCE, HIGH_FENCE + 9)
-    return [*keys, f"{keys[0]}:order:{token}"], (token, world.ttl(), fence, FENCE_MS, *world.order())
+    args = (token, world.ttl(), world.one_of(0, HIGH_FENCE, HIGH_FENCE + 9), FENCE_MS)
+    if world.one_of(True, False):  # as a quorum asks its members
+        return keys, args
+    return [*keys, f"{keys[0]}:order:{token}"], (*args, *world.order())
 
 
 def _quorum_acquire(world: World) -> Drawn:
@@ -365,10 +367,6 @@ def _renew_many(world: World) -> Drawn:
         keys += own
         args += (name, 1, len(own), len(shared), *shared, token)
     return keys, args
-
-
-def _raise_fence(world: World) -> Drawn:
-    return world.keys()[:2], (world.token(), world.one_of(1, HIGH_FENCE + 5), FENCE_MS)
 
 
 def _fenced_set(world: World) -> Drawn:
@@ -406,7 +404,6 @@ GENERATORS: dict[str, Callable[[World], Drawn]] = {
     "multi_release": _multi_release,
     "multi_renew": _multi_renew,
     "quorum_acquire": _quorum_acquire,
-    "raise_fence": _raise_fence,
     "release": _release,
     "release_each": _release_each,
     "renew": _renew,

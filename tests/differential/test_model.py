@@ -32,7 +32,7 @@ CLOSE_MS = 15_000
 PRIMITIVES = {
     "lock": (
         *("acquire", "release", "acquire_each", "release_each", "renew"),
-        *("counts", "hears", "inspect", "overview", "quorum_acquire", "raise_fence", "tell", "there"),
+        *("counts", "hears", "inspect", "overview", "quorum_acquire", "tell", "there"),
     ),
     "crash": ("crash_acquire", "crash_renew", "acquire", "release", "overview"),
     "several": ("acquire", "release", "multi_acquire", "multi_release", "multi_renew"),

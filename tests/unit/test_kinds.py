@@ -39,7 +39,7 @@ from holdfast.web import view
 from tests.support.steps import drive, driven
 
 #: Scripts that are no kind's: of a quorum, of fencing, of what looks and tells.
-OF_NO_KIND = {"counts", "fenced_set", "hears", "overview", "quorum_acquire", "raise_fence", "set_if", "tell", "there"}
+OF_NO_KIND = {"counts", "fenced_set", "hears", "overview", "quorum_acquire", "set_if", "tell", "there"}
 KEYS = lock_keys("holdfast", "a")
 TOKEN = f"{'0' * 24}:1:1"
 TURNS: tuple[Acquisition, ...] = (

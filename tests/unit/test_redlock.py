@@ -73,7 +73,7 @@ class Member:
         return int(self.server.command("GET", KEYS.fence) or 0)
 
     def carry_out(self, call: Call) -> Answer:
-        if self.fate == "error" and call.script in ("quorum_acquire", "raise_fence"):
+        if self.fate == "error" and call.script in ("quorum_acquire", "multi_renew"):
             return refusal("OOM command not allowed when used memory > 'maxmemory'.", "n")
         try:
             return self.server.script(call.script, call.keys, call.args)
@@ -357,7 +357,7 @@ def test_write_backs_go_to_those_that_hold_us_and_to_nobody_else() -> None:
             got = attempt(driver, quorum)
             holding = {at for at, fate in enumerate(fates) if fate == "grant"}
             assert isinstance(got, Grant)
-            assert {node for script, node in driver.asked if script == "raise_fence"} == holding
+            assert {node for script, node in driver.asked if script == "multi_renew"} == holding
             assert got.fence == max(driver.members[at].fence() for at in holding)
             assert sum(driver.members[at].fence() >= got.fence for at in holding) > size // 2
 
@@ -372,7 +372,7 @@ def test_a_token_that_no_majority_remembers_is_not_handed_out(failing: str) -> N
     ask = driver.ask
 
     def then_fails(many: CallMany) -> list[Answer]:
-        if many.calls[0].script == "raise_fence":
+        if many.calls[0].script == "multi_renew":
             driver.members[0].fate = failing
         return ask(many)
 

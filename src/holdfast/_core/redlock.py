@@ -289,9 +289,8 @@ class _Round:
     async def _agree(self, fence: int, request_timeout_s: float) -> int | None:
         """Let a majority of those that hold us remember `fence`."""
         quorum, keys = self.quorum, self.keys
-        args = (self.token, str(fence), quorum.settings.fence_ms)
-        holding = self.granted()
-        calls = [Call("raise_fence", (keys.lock, keys.fence), args, request_timeout_s, node=index) for index in holding]
+        args = (self.token, 1, fence, quorum.settings.fence_ms)  # for 1 ms from now at least: as long as before
+        calls = [Call("multi_renew", keys.all, args, request_timeout_s, node=index) for index in self.granted()]
 
         def enough(answers: Sequence[Answer]) -> bool:
             return _counted(answers)[0] >= quorum.need

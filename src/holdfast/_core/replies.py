@@ -51,14 +51,13 @@ def _is_digits(value: Any) -> bool:
     return type(value) in (bytes, str) and value.isascii() and value.isdigit() and len(value) < 20
 
 
-_TO_1, _TOLD = number(0, 1), number(0, 2)
+_TOLD = number(0, 2)
 
 #: By the name of the script: of the kinds, and of what is beside them.
 FITS: dict[str, Fits] = {script: fits for kind in KINDS for script, fits in kind.scripts.items()} | {
     "quorum_acquire": forms((1, I, I, B), (0, I, B), (-1,), (-2, I), (-3, B)),
     "hears": _TOLD,
-    "raise_fence": _TO_1,
-    "set_if": _TO_1,
+    "set_if": number(0, 1),
     "tell": _TOLD,
     "fenced_set": lambda reply: (type(reply) is int and reply == 0) or _is_digits(reply),
 }

@@ -42,7 +42,7 @@ PRIMITIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (*_DESCRIPTION, *_INBOX, "get"),
     ),
     "quorum": (
-        ("quorum_acquire", "raise_fence", "release", "renew", "renew_many", "inspect"),
+        ("quorum_acquire", "multi_renew", "release", "renew", "renew_many", "inspect"),
         _DESCRIPTION,
     ),
     "list, top": (("overview",), ("scan", "get", "getrange")),
