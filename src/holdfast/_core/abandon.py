@@ -11,8 +11,6 @@ from typing import Any
 
 from holdfast._core.effects import Protocol, Spawn
 
-__all__ = ["abandon"]
-
 #: A protocol that wants to wait again is told again, this often at most.
 _TOLD_MAX = 20
 

@@ -20,8 +20,6 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import slot_of
 from holdfast._core.kinds import KINDS
 
-__all__ = ["Batch", "batches"]
-
 #: Keys of one request: 60 locks have as many, which take a server about half a millisecond.
 _KEYS_MAX = 120
 #: A lease with more keys is asked for alone.

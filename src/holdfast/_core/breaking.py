@@ -23,8 +23,6 @@ from holdfast._core.settings import Settings
 from holdfast._core.tokens import mark_of
 from holdfast._core.waiting import Acquisition, once_more
 
-__all__ = ["FORCED", "GONE", "HOLDERS_MAX", "LET_GO", "Held", "held_by", "holders", "take_away", "want"]
-
 #: What became of a holder that was to be broken: it let go by itself; it was released on its behalf; it held no more.
 LET_GO, FORCED, GONE = "let go", "forced", "gone"
 #: How many holders of one name are seen, and broken, by one call.

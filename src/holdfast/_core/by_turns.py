@@ -13,8 +13,6 @@ from holdfast._core.settings import Settings
 from holdfast._core.tenure import LocalWaiter, Tenure
 from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for
 
-__all__ = ["ByTurns"]
-
 
 class ByTurns:
     """What the objects of one name with the same options have in common, so that making one costs little.

@@ -20,8 +20,6 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Args, request_timeout_for
 from holdfast.errors import NotHeld
 
-__all__ = ["ConditionAcquisition", "condition_key", "notify"]
-
 #: A refusal of cond_wait.
 _NOT_HELD = -2
 

@@ -21,8 +21,6 @@ from holdfast._core.tokens import crash_ms_of
 from holdfast._core.waiting import UNHEARD, UNKNOWN, request_timeout_for
 from holdfast.errors import ConfigurationError
 
-__all__ = ["CrashAcquisition"]
-
 
 class CrashAcquisition(LockAcquisition):
     """The turn to hold such a lock."""

@@ -21,8 +21,6 @@ from holdfast._core.overview import Entry
 from holdfast._core.rwlock import READER, reader_beneath
 from holdfast._core.tokens import MARK, client_of, is_ours, mark_of, owner_of
 
-__all__ = ["Edge", "Edges", "Party", "Step", "circle_of", "circles", "common", "party_of", "stuck"]
-
 #: The client, and which of its threads or tasks.
 Party: TypeAlias = tuple[str, str]
 

@@ -16,8 +16,6 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import COUNT, DONE, MAYBE
 from holdfast._core.waiting import once_more
 
-__all__ = ["PATIENCE_S", "annotate", "beginning_of", "introduce", "look_up"]
-
 #: How long describing may take, s: nothing depends on it.
 PATIENCE_S = 2.0
 #: No description has more bytes.

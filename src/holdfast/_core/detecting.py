@@ -31,8 +31,6 @@ from holdfast._core.tokens import client_of
 from holdfast._core.validity import deadline
 from holdfast._core.waiting import Acquisition, Busy, once_more, wait_for
 
-__all__ = ["Check", "Detector", "Found"]
-
 #: How many holders and waiters of a lock one call names; and of how many waiters more is asked for, page by page.
 _NAMED_MAX, _WAITERS_MAX = 256, 10_000
 #: Between the two readings, s: who gave up just before is out of its queue by then.

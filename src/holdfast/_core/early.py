@@ -15,8 +15,6 @@ from weakref import WeakValueDictionary
 from holdfast._core.effects import Wake
 from holdfast._core.snapshot import snapshot
 
-__all__ = ["EARLY_MAX", "Early"]
-
 #: Messages that are remembered; beyond that the oldest go. Most are of leases that have ended.
 EARLY_MAX = 1_000
 #: Characters of a text that are kept: other programs write them.

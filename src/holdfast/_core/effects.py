@@ -22,26 +22,6 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from holdfast._core.failure import RequestFailed
 
-__all__ = [
-    "Answer",
-    "AwaitTurn",
-    "AwaitWake",
-    "Call",
-    "CallMany",
-    "Command",
-    "Driver",
-    "Effect",
-    "Listen",
-    "Protocol",
-    "Reply",
-    "Sleep",
-    "Spawn",
-    "Tell",
-    "Wake",
-    "driver",
-    "rest_of",
-]
-
 R = TypeVar("R")
 Reply: TypeAlias = Any
 Protocol: TypeAlias = Coroutine["Effect[Any]", Any, R]

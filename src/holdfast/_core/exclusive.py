@@ -29,8 +29,6 @@ from holdfast._core.validity import deadline
 from holdfast._core.waiting import UNHEARD, Busy, Grant, request_timeout_for, wait_for
 from holdfast.errors import ConfigurationError
 
-__all__ = ["Exclusive", "KeptLease", "LocalLease", "OneServer", "OverQuorum"]
-
 
 class _Exclusive(ByTurns):
     """`crash_ms`: as of a record. `in_line`: acquires wait for each other inside of the client: see `tenure.py`."""

@@ -22,8 +22,6 @@ from holdfast.errors import (
     shown,
 )
 
-__all__ = ["RequestFailed", "refusal", "what_is_at"]
-
 #: Error words that pass by themselves, and the reason for which they do.
 _PASSING = frozenset(
     {

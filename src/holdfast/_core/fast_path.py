@@ -19,8 +19,6 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT, Settings
 
-__all__ = ["Contention", "begin", "confirm", "replay"]
-
 R = TypeVar("R")
 
 #: Contended locks that are remembered; beyond, all are forgotten, and found out again.

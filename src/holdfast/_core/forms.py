@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-__all__ = ["EACH", "LASTING", "RELEASED", "B", "Fits", "Form", "I", "forms", "granting", "number", "one_of", "row"]
-
 #: Whether a reply fits.
 Fits = Callable[[Any], bool]
 #: A list's first number, and the types behind it.

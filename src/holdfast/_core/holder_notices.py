@@ -21,8 +21,6 @@ from holdfast._core.schedule import Schedule
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import MARK
 
-__all__ = ["HolderNotices"]
-
 #: After this time held, s, a lease has its client listen. What is over by then costs nothing.
 LOOK_S = 0.1
 #: Where that was refused, it is tried again after this, s; and where the server was in trouble.

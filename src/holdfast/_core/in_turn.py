@@ -6,8 +6,6 @@ from typing import Any
 
 from holdfast._core.effects import Protocol
 
-__all__ = ["in_turn"]
-
 
 async def in_turn(first: Protocol[Any], second: Protocol[Any]) -> None:
     try:

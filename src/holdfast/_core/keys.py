@@ -20,18 +20,6 @@ import re
 from holdfast._core.kinds import KINDS, Kind
 from holdfast.errors import ConfigurationError
 
-__all__ = [
-    "SLOTS",
-    "LockKeys",
-    "inbox_prefix",
-    "lock_keys",
-    "name_within",
-    "part_of_key",
-    "sharded_inbox",
-    "slot_of",
-    "tag_of",
-]
-
 _EMPTY_TAG = re.compile(r"%*\}")
 _SPECIAL = re.compile("[:%}]")
 #: Slots of a Cluster.

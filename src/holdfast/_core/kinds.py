@@ -13,26 +13,6 @@ from typing import NamedTuple
 
 from holdfast._core.forms import EACH, LASTING, RELEASED, B, Fits, I, forms, granting, number, row
 
-__all__ = [
-    "ALONE",
-    "BARRIER",
-    "CONDITION",
-    "ELECTION",
-    "EVENT",
-    "KINDS",
-    "KIND_OF_MARK",
-    "KIND_OF_SCRIPT",
-    "LATCH",
-    "LEASED",
-    "LISTED",
-    "LISTED_AS",
-    "LOCK",
-    "MULTILOCK",
-    "RWLOCK",
-    "SEMAPHORE",
-    "Kind",
-]
-
 
 class Kind(NamedTuple):
     """One row. `scripts`: all of them, with the forms of their replies; `ask`, `extend`, `undo`: those of its turns."""

@@ -24,8 +24,6 @@ from holdfast._core.settings import Settings
 from holdfast._core.tenure import Tenure
 from holdfast._core.waiting import request_timeout_for
 
-__all__ = ["CachedLease", "LeaseCache"]
-
 #: A lease that is idle for this part of its time gets a shorter ttl,
 _CUT_AT = 1 / 3
 #: if that is less than this part of what it has.

@@ -26,8 +26,6 @@ from holdfast._core.validity import deadline
 from holdfast._core.waiting import Acquisition, Args, Busy, Grant, request_timeout_for, wait_for
 from holdfast.errors import LeaseLost
 
-__all__ = ["MULTI", "MultiAcquisition", "SeveralTurns", "group", "turn_for"]
-
 #: What the owner in the token of a multilock begins with, for those who look.
 MULTI = "m."
 

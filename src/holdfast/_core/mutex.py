@@ -24,8 +24,6 @@ from holdfast._core.tenure import LocalWaiter, Tenure
 from holdfast._core.tokens import MARK
 from holdfast._core.waiting import Acquisition, Args, once_more
 
-__all__ = ["EACH_MAX", "Each", "LockAcquisition", "inspect", "renewal"]
-
 
 def renewal(
     keys: LockKeys,

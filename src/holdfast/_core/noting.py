@@ -20,8 +20,6 @@ from holdfast._core.replies import DONE
 from holdfast._core.settings import Settings
 from holdfast._core.waiting import Acquisition
 
-__all__ = ["Witness", "note_key", "note_parts"]
-
 #: A timeout in a note, s.
 _TIMEOUT = re.compile(r"\d{1,15}\.\d{3}", re.ASCII)
 

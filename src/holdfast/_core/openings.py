@@ -25,8 +25,6 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition
 from holdfast.errors import BrokenBarrierError, DeclarationMismatch
 
-__all__ = ["BarrierAcquisition", "GateAcquisition", "move", "move_barrier"]
-
 #: Nothing is granted that could end; the time limit of an answer's worth.
 _FOR_EVER_MS = 86_400_000
 

@@ -19,20 +19,6 @@ from holdfast._core.replies import DONE, MAYBE, MAYBE_DONE, QUEUED, executed
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import once_more
 
-__all__ = [
-    "CONFLICT",
-    "Value",
-    "compare_and_set",
-    "fenced_set",
-    "finish",
-    "get",
-    "leave",
-    "may_begin_anew",
-    "pause",
-    "read",
-    "watch",
-]
-
 Value: TypeAlias = "str | int | float | bytes"
 
 #: What `finish` gives when a watched key had changed.

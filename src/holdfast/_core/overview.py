@@ -24,8 +24,6 @@ from holdfast._core.settings import Settings
 from holdfast._core.tokens import seen_fence
 from holdfast._core.waiting import once_more
 
-__all__ = ["NAMES_MAX", "Entry", "Walk", "counts_of", "keys_of", "look_at", "waited_s"]
-
 #: Keys that one SCAN goes over, at most; names that one call looks at, and holders that it names, and as many waiters:
 #: 0.1, 0.2 and 0.6 ms of the server's CPU.
 SCAN_COUNT, NAMES_MAX, NAMED_MAX = 100, 10, 512

@@ -30,8 +30,6 @@ from holdfast._core.tokens import TOKEN_MAX
 from holdfast._core.waiting import Acquisition, once_more, request_timeout_for
 from holdfast.errors import shown
 
-__all__ = ["PLAIN", "PlainAcquisition", "Scripts", "inspect", "no_scripts"]
-
 #: `Grant.more` of a grant without scripts.
 PLAIN = ["plain"]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from holdfast._core.effects import Command, Listen, Reply
 from holdfast._core.failure import RequestFailed
 
-__all__ = ["hears", "say"]
-
 
 async def say(words: tuple[str, ...], node: int | None, request_timeout_s: float) -> Reply:
     """Send a plain command to that server of several, or any; returns the reply with its bytes as text."""

@@ -24,8 +24,6 @@ from holdfast._core.report import SILENT, Report
 from holdfast._core.validity import deadline as deadline_of
 from holdfast.errors import shown
 
-__all__ = ["RENEWAL", "LeaseRecord", "LeaseState", "Order", "broken_by", "note_for", "tell"]
-
 
 class LeaseState(enum.Enum):
     """What is known of a lease."""

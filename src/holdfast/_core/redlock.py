@@ -36,8 +36,6 @@ from holdfast._core.validity import deadline
 from holdfast._core.waiting import Acquisition
 from holdfast.errors import ConfigurationError, HoldfastError, QuorumUnreachable
 
-__all__ = ["Quorum", "QuorumAcquisition", "QuorumFailed", "give_back", "inspect"]
-
 #: A proposed fencing token is so far ahead of the fastest member's clock: more than a round trip varies.
 _HINT_SLACK_US = 1_000
 #: Members that were restarted vote again one after the other, within this, s.

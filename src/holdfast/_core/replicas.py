@@ -18,8 +18,6 @@ from typing import Any, TypeAlias
 from holdfast._core.failure import RequestFailed
 from holdfast.errors import HoldfastError, InsufficientReplicas
 
-__all__ = ["NotAcked", "Replicas", "Sync", "SyncTail", "judge"]
-
 #: What a request asks for: (replicas, timeout_ms), and True to be told about the replicas, too.
 SyncTail: TypeAlias = "tuple[int, int] | tuple[int, int, bool]"
 #: What a lock wants.

@@ -18,27 +18,6 @@ from holdfast._core.forms import EACH, B, Fits, I, forms, number, one_of
 from holdfast._core.kinds import KINDS
 from holdfast._core.tokens import seen_fence
 
-__all__ = [
-    "COUNT",
-    "DONE",
-    "FITS",
-    "FULL",
-    "MAYBE",
-    "MAYBE_DONE",
-    "MOMENT",
-    "NOTE",
-    "QUEUED",
-    "SCANNED",
-    "LockSeen",
-    "executed",
-    "nonsense",
-    "promises_too_much",
-    "seen_of",
-    "taken_of",
-    "text_of",
-    "wake_of",
-]
-
 _SHOWN_MAX = 120
 #: What arrays, maps, sets, pushes and attributes begin with.
 _AGGREGATES = b"*%~>|"

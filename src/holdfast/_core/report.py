@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["SILENT", "Report"]
-
 
 class Report:
     """Silent. `detailed`: it also wants to know of what is no loss. `record`: a `LeaseRecord`."""

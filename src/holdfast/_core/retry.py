@@ -13,8 +13,6 @@ from holdfast._core.effects import Effect, Reply, Sleep, driver
 from holdfast._core.failure import RequestFailed
 from holdfast._core.settings import Settings
 
-__all__ = ["Backoff", "Retry", "outlast"]
-
 #: After this many pauses they have long reached their greatest length.
 _DOUBLINGS_MAX = 10
 #: Failures after which the first try is repeated at once: an idle connection that was closed meanwhile; more replicas

@@ -15,8 +15,6 @@ from typing import Any
 from holdfast._core.kinds import KINDS
 from holdfast._lua import SCRIPTS
 
-__all__ = ["NEEDS", "PRIMITIVES", "lacking", "missing", "rights", "rule", "table"]
-
 _COMMAND = re.compile(r"(?:redis\.p?call|ask)\(\s*'([A-Z]+)'(?:\s*,\s*'([A-Z]+)')?")
 #: Sub-commands that can be allowed alone.
 _SUBCOMMANDS = ("pubsub|numsub", "pubsub|shardnumsub")

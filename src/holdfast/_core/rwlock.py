@@ -22,15 +22,6 @@ from holdfast._core.retry import Retry
 from holdfast._core.waiting import Acquisition, Args, Grant, granted, request_timeout_for
 from holdfast.errors import LeaseLost, UpgradeRefused
 
-__all__ = [
-    "READER",
-    "WRITER",
-    "RWAcquisition",
-    "downgrade",
-    "reader_beneath",
-    "upgrade_token",
-]
-
 #: What the owner in a token begins with.
 READER = "r."
 WRITER = "w."

@@ -21,8 +21,6 @@ from holdfast._core.record import LeaseRecord, LeaseState, Order
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.snapshot import snapshot
 
-__all__ = ["Schedule"]
-
 #: A lease that has to be proved is renewed with others that many ms of it before each s: half of its time.
 _CRASH_EARLY = 6_000
 

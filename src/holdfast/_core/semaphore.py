@@ -18,8 +18,6 @@ from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Args
 from holdfast.errors import DeclarationMismatch, TooManyPermits
 
-__all__ = ["SemaphoreAcquisition", "resize"]
-
 #: Refusals of sem_acquire.
 _DECLARED_OTHERWISE, _TOO_MANY = -2, -3
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["DEFAULT", "Settings"]
-
 
 class Settings(NamedTuple):
     """Times in the unit their name ends with."""

@@ -15,8 +15,6 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import BARRIER, CONDITION, KINDS
 from holdfast._core.waiting import once_more
 
-__all__ = ["look_at_signals"]
-
 #: What is missing, and what was declared, before the count of openings.
 _STATE = re.compile(rb"(\d{1,15}) (\d{1,15}) \d{1,17} \d{1,17}")
 _NUMBER = re.compile(rb"\d{1,15}")

@@ -16,8 +16,6 @@ from holdfast._core.effects import AwaitWake, Call, Effect, Protocol, Reply, Sle
 from holdfast._core.replies import taken_of
 from holdfast._core.waiting import Busy, Grant
 
-__all__ = ["Seen", "telling"]
-
 #: It is told at most this often, s.
 _EVERY_S = 1.0
 

@@ -45,21 +45,6 @@ from holdfast._core.snapshot import snapshot
 from holdfast._core.tokens import BLOCK, MARK
 from holdfast._core.waiting import Acquisition, Busy, Grant
 
-__all__ = [
-    "ALONE_MS",
-    "SOON_MS",
-    "Line",
-    "Lines",
-    "LocalWaiter",
-    "Note",
-    "Tenure",
-    "as_owner",
-    "is_alone",
-    "left",
-    "release_in_line",
-    "wait_in_line",
-]
-
 #: Most turns come sooner than that. Drivers wait this long, at the least cost, before they start a protocol, ms.
 SOON_MS = 100
 #: One that has waited for that long waits for a holder that holds for long, where nothing is gained by handing on, ms.

@@ -6,25 +6,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = [
-    "BLOCK",
-    "KEPT",
-    "MARK",
-    "NOTED",
-    "TOKEN_MAX",
-    "client_id_of",
-    "client_of",
-    "crash_ms_of",
-    "has_note",
-    "is_kept",
-    "is_ours",
-    "is_sharded",
-    "make_token",
-    "mark_of",
-    "owner_of",
-    "seen_fence",
-]
-
 #: A client id is 24 hexadecimal digits, of which the first is not random: see `client_id_of`.
 _OURS = re.compile(r"[0-9a-f]{24}:[^:]*:[0-9]+(?:\*?\+|!([0-9]{1,9}))?")
 #: What the ids of clients of a Cluster begin with, as `_lua/inboxes.lua` knows.

@@ -10,8 +10,6 @@ covers the millisecond that servers round to and the time between a look at the 
 
 from __future__ import annotations
 
-__all__ = ["DRIFT", "MARGIN_S", "deadline"]
-
 #: Allowed difference of clock rates, as a fraction.
 DRIFT = 0.01
 #: Constant allowance, s.

@@ -48,21 +48,6 @@ from holdfast._core.tokens import crash_ms_of, is_kept, is_ours
 from holdfast._core.validity import deadline
 from holdfast.errors import LeaseLost
 
-__all__ = [
-    "UNHEARD",
-    "UNKNOWN",
-    "Acquisition",
-    "Args",
-    "Busy",
-    "Grant",
-    "granted",
-    "once_more",
-    "released",
-    "request_timeout_for",
-    "wait_for",
-    "within",
-]
-
 #: No request is given less time than this, however little the caller has left, s.
 _LEAST_TIMEOUT_S = 0.25
 #: A pushed grant is taken as it is while this part of its claim window is left,

@@ -14,8 +14,6 @@ from collections import UserDict
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["PARTS", "SCRIPTS", "Script", "load"]
-
 try:
     # hashlib loads OpenSSL, which takes longer than all else here.
     from _sha1 import sha1  # type: ignore[import-not-found]

@@ -47,8 +47,6 @@ from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import Lines
 from holdfast._core.waiting import Busy, Grant, granted, released, within
 
-__all__ = ["Agent", "Outcome", "Sent"]
-
 #: What came of a request that its caller has sent: its reply, or why there is none.
 Outcome: TypeAlias = tuple[Any, RequestFailed | None]
 

@@ -20,8 +20,6 @@ from holdfast._core.schedule import Schedule
 from holdfast._core.snapshot import snapshot
 from holdfast._core.tenure import Lines
 
-__all__ = ["HURRY_S", "Closing"]
-
 #: When the client is closed, acquires have this long to end, s: a round trip.
 LEAVE_S = 0.25
 #: How long callbacks of holders have to return, and blocks to end, before their locks are released, s.

@@ -17,8 +17,6 @@ from holdfast._core.effects import AwaitWake, Listen, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.settings import Settings
 
-__all__ = ["OPEN_MAX", "Inboxes", "Listening"]
-
 #: While more inboxes are open, those that are not needed are closed now and then.
 OPEN_MAX = 500
 #: While more are open, none is opened for holders: these find notes when they renew.

@@ -22,8 +22,6 @@ from holdfast._core.retry import Retry
 from holdfast._core.schedule import Schedule
 from holdfast._core.settings import Settings
 
-__all__ = ["Renewals", "leave_to_its_time", "quietly"]
-
 #: A release before the end of `at_least` leaves it that long, s: the answer to that should come before its end.
 _CUT_MIN_S = 1.0
 

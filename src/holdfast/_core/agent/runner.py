@@ -16,8 +16,6 @@ from holdfast._core.abandon import abandon
 from holdfast._core.effects import AwaitTurn, AwaitWake, Effect, Listen, Protocol, Sleep, Spawn, driver
 from holdfast._core.failure import RequestFailed
 
-__all__ = ["SUSPENDED", "WAITS", "OnEnd", "Runner", "Task", "closed"]
-
 #: What performs an effect returns this where the result comes later, by `Runner.resume`.
 SUSPENDED = object()
 #: Told the result of a protocol, or what it has raised.

@@ -21,8 +21,6 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.snapshot import snapshot
 from holdfast._core.waiting import released
 
-__all__ = ["Unconfirmed"]
-
 
 class _Release:
     """One that is under way, and, for those that wait for its end, a turn."""
