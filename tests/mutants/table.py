@@ -329,8 +329,8 @@ _AGENT: tuple[Mutant, ...] = (
     Mutant(
         "nothing waits until the inbox is open",
         INBOXES,
-        "        if since is not None:",
-        "        if True:",
+        "return since is not None",
+        "return True",
     ),
     Mutant(
         "an inbox that broke counts as open",

@@ -46,7 +46,8 @@ def driven(
 ) -> Iterator[None]:
     """Have protocols in this block see this clock, and these random numbers."""
     clock = now if callable(now) else lambda: now
-    before = driver.set(SimpleNamespace(now=clock, random=random, unlisten=unlisten))
+    closed = {"listens": lambda token, key: False, "unlisten": unlisten}
+    before = driver.set(SimpleNamespace(now=clock, random=random, **closed))
     try:
         yield
     finally:

@@ -36,6 +36,9 @@ class Driver(typing.Protocol):
     def random(self) -> float:
         """Return a random number in [0, 1)."""
 
+    def listens(self, token: str, key: str) -> bool:
+        """Register a token as `Listen` does, where the inbox is open; False where that has to be awaited."""
+
     def unlisten(self, token: str) -> None:
         """Forget a token that listens; a grant for it that comes later is given back by the reader of the inbox."""
 

@@ -61,6 +61,7 @@ class _Then(NamedTuple):
 
     asked_at: float
     random: Callable[[], float]
+    listens: Callable[[str, str], bool]
     unlisten: Callable[[str], None]
 
     def now(self) -> float:
@@ -70,7 +71,7 @@ class _Then(NamedTuple):
 def begin(protocol: Protocol[R], asked_at: float) -> Effect[Any]:
     """Start a protocol up to its first request, at the moment at which that was sent."""
     by = driver.get()
-    driver.set(_Then(asked_at, by.random, by.unlisten))
+    driver.set(_Then(asked_at, by.random, by.listens, by.unlisten))
     try:
         return protocol.send(None)
     finally:

@@ -412,7 +412,7 @@ class _Waiting:
         #: When the first request was sent that could take it: no grant of this token that is pushed can be older.
         self.queued_at: float | None = None
         #: The token is known to the inbox, and the inbox is believed to be open.
-        self.registered = self.listening = False
+        self.registered = self.listening = self.queueing and driver.get().listens(acquisition.token, acquisition.key)
         #: When the last request was sent, if its answer was that the inbox is not open.
         self.deaf_at: float | None = None
         #: Who held it when last seen; since when answers come too late.

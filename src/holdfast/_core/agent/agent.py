@@ -94,7 +94,7 @@ class Agent(Closing, Listening):
         self.releasing = Unconfirmed(self.spawn, self.call, settings.request_timeout_s)
         self.inboxes = Inboxes(self, settings)
         self.listening, self.missing_inbox = self.inboxes.listening, self.inboxes.missing
-        self.unlisten = self.inboxes.unlisten
+        self.listens, self.unlisten = self.inboxes.listens, self.inboxes.unlisten
         self.lines.hears = lambda key: self.lease_cache.hears(key, self.listening(key))
         self.notices = HolderNotices(self, one_place)
         self.renewals = Renewals(self, self.schedule, self.rearm, moves=moves)

@@ -106,13 +106,7 @@ class Inboxes:
 
     def _is_open(self, place: Hashable, task: Task, effect: Listen) -> bool:
         """Let the token listen there. False: the task has to wait, until it is resumed."""
-        listener = self._listeners.get(effect.token)
-        if listener is None:
-            listener = self._listeners[effect.token] = _Listener()
-        listener.places.add(place)
-        since = self._open.pop(place, None)
-        if since is not None:
-            self._open[place] = since
+        if self._register(effect.token, place):
             return True
         waiting = self._opening.setdefault(place, [])
         waiting.append((task, task.ticket, effect))
@@ -133,6 +127,22 @@ class Inboxes:
             listener.task, listener.ticket = task, task.ticket
         task.timer = self._client.later(effect.timeout_s, self._client.resume, task, task.ticket, None)
         return SUSPENDED
+
+    def listens(self, token: str, key: str) -> bool:
+        """As of `Driver`."""
+        place = self._client.place_of(key)
+        return place in self._open and self._register(token, place)
+
+    def _register(self, token: str, place: Hashable) -> bool:
+        """Note that the token listens there. True if the inbox is open, which is the one asked for last then."""
+        listener = self._listeners.get(token)
+        if listener is None:
+            listener = self._listeners[token] = _Listener()
+        listener.places.add(place)
+        since = self._open.pop(place, None)
+        if since is not None:
+            self._open[place] = since
+        return since is not None
 
     def unlisten(self, token: str) -> None:
         """Forget the token."""

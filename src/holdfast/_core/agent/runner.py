@@ -60,6 +60,7 @@ class Runner:
     later: Callable[..., Any]
     forget: Callable[[Any], None]
     #: As of `Driver`.
+    listens: Callable[[str, str], bool]
     unlisten: Callable[[str], None]
 
     def __init__(self) -> None:
