@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -12,7 +12,6 @@ from holdfast._core.effects import Call
 from holdfast._core.mutex import Each
 from holdfast._core.replies import FITS
 from holdfast._lua import SCRIPTS, Script
-from holdfast._runtime.handlers import raised_by_handler
 
 __all__ = ["Group", "PreparedRequest", "pack_command", "pack_script", "pack_sync", "spelled_out"]
 
@@ -22,19 +21,18 @@ _GROUPS_MAX = 2_000
 _KEYS, _TOKEN = attrgetter("prepared.keys"), attrgetter("token")
 
 
-def _packed(words: tuple[Any, ...]) -> bytes:
-    pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
-    try:
-        return pack(words)
-    except TypeError as error:  # of bool, or of another kind of int, which are numbers all the same
-        if raised_by_handler(error):
-            raise
-        return pack(tuple([int(word) if isinstance(word, int) else word for word in words]))
+def _packed(words: Iterable[str | int | float | bytes]) -> bytes:
+    # Numbers are made text here: where a signal handler raises while the library does that, the process crashes.
+    texts: Any = tuple(
+        [f"{word:d}" if isinstance(word, int) else str(word) if isinstance(word, float) else word for word in words]
+    )
+    packed: bytes = hiredis.pack_command(texts)
+    return packed
 
 
 def pack_command(words: Sequence[str | int | float | bytes]) -> bytes:
     """Any command."""
-    return _packed(tuple(words))
+    return _packed(words)
 
 
 def pack_script(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> bytes:
