@@ -28,8 +28,6 @@ from holdfast._engine.pack import PreparedRequest
 from holdfast._runtime.clock import clock
 from holdfast.errors import AlreadyHeld, ConfigurationError
 
-__all__ = ["AcquirableBase", "Asked", "ExclusiveBase"]
-
 _LEASE = "; a lock is not held itself: acquire() returns the lease, which has {} (or use `with`, which releases)"
 #: What other libraries' locks have, and here the lease.
 _ON_THE_LEASE = {

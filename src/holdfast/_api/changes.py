@@ -18,8 +18,6 @@ from typing import Literal, TypeAlias
 from holdfast._api.holder import Holder
 from holdfast._api.overview import Kind, Listed, Waiter
 
-__all__ = ["Change", "What", "changes", "grants"]
-
 What: TypeAlias = Literal["held", "handed_on", "released", "expired", "broken", "waiting", "left", "missed"]
 
 

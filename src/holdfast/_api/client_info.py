@@ -9,8 +9,6 @@ from _json import encode_basestring_ascii
 
 from holdfast._core.tokens import client_of, is_ours
 
-__all__ = ["CLIENT_INFO_MS", "client_id_of", "client_key", "introduction", "lease_note_key", "who_we_are"]
-
 #: How long a client's description stays on the server, ms; it is written again at half of that.
 CLIENT_INFO_MS = 86_400_000
 

@@ -11,8 +11,6 @@ from holdfast._core.detecting import Found
 from holdfast._core.noting import note_parts
 from holdfast.errors import DeadlockDetected, quoted, shown
 
-__all__ = ["Deadlock", "DeadlockParty", "deadlock_of", "detected"]
-
 
 @dataclass(frozen=True, slots=True)
 class DeadlockParty:

@@ -17,8 +17,6 @@ from holdfast.errors import ConfigurationError
 if TYPE_CHECKING:
     from string import Formatter
 
-__all__ = ["check_callable", "check_function", "check_result", "check_template", "name_of", "namer"]
-
 _LATER = "its body would run after the lock was released; take the lock inside the body, `{}with locks.lock(…):`"
 #: By these flags `inspect` knows coroutine functions and asynchronous generators. It takes long to import.
 _ASYNC = 0x80 | 0x200

@@ -20,8 +20,6 @@ from holdfast._runtime.greenlets import refuse_half_patched
 from holdfast._runtime.lazily import importing, lazily
 from holdfast.errors import ConfigurationError, redacted
 
-__all__ = ["Api", "Members", "client_of_url", "members_of", "settings_for", "topology_of"]
-
 Api: TypeAlias = Literal["threads", "asyncio"]
 
 _SCHEMES = (

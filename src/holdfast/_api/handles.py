@@ -15,8 +15,6 @@ from holdfast._core.tokens import BLOCK, MARK, TOKEN_MAX
 from holdfast._runtime.lazily import importing
 from holdfast.errors import ConfigurationError
 
-__all__ = ["Handle", "handle_of", "read_handle", "verify"]
-
 _MARK = "holdfast lease"
 #: By how much the clocks of server and client may differ, µs.
 _CLOCKS_APART_US = 60_000_000

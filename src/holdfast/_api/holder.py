@@ -11,8 +11,6 @@ from typing import Any, TypeAlias, TypeVar
 from holdfast._core.tokens import is_kept, is_ours
 from holdfast.errors import quoted, shown
 
-__all__ = ["Described", "Holder", "LockStatus", "RWLockStatus", "SemaphoreStatus", "Told", "Waiting", "holder_of"]
-
 #: By a token, what its client says of itself, and the note of its lease.
 Told: TypeAlias = tuple[bytes | None, bytes | None]
 Described: TypeAlias = dict[str, Told]

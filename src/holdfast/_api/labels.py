@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from holdfast.errors import ConfigurationError
 
-__all__ = ["BUCKETS_S", "Families", "reason_of"]
-
 #: How many families a process may have: more are a mistake, and come under "other".
 FAMILIES_MAX = 200
 #: Upper bounds of the histograms, s: from one round trip to a long job.

@@ -17,8 +17,6 @@ from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._runtime.clock import clock
 from holdfast.errors import LeaseLost, LeaseReleased, LeaseSuspect, quoted
 
-__all__ = ["LeaseBase", "LossBase"]
-
 _RELEASED = LeaseState.RELEASED
 #: Functions that do nothing but hand a lease on, and where they are.
 _RETURNING = frozenset(

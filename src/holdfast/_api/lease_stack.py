@@ -14,8 +14,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-__all__ = ["Leads", "LeaseStack"]
-
 L = TypeVar("L")
 W = TypeVar("W")
 

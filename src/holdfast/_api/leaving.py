@@ -23,8 +23,6 @@ from threading import get_ident
 from types import CodeType
 from typing import Any
 
-__all__ = ["AsyncLeaving", "Block", "Leaving", "instruction_of", "line_of", "opening", "opens_block"]
-
 #: What a block has entered: nothing yet, its lease, or None when it was left; and the coroutine that leaves it.
 Block = list[Any]
 

@@ -20,19 +20,6 @@ from holdfast._core.telling import Seen
 from holdfast._core.tokens import has_note
 from holdfast.errors import ConfigurationError, ServerError
 
-__all__ = [
-    "NAMED_MAX",
-    "behind",
-    "described",
-    "known",
-    "last_behind",
-    "listed_as",
-    "look",
-    "namespace_of",
-    "now",
-    "page",
-]
-
 #: How many holders and waiters of a lock are named.
 NAMED_MAX = 16
 #: For how many looks grants are counted after the last that was seen; and of how many locks that is remembered.

@@ -11,8 +11,6 @@ from holdfast._core import multilock
 from holdfast._core.keys import lock_keys
 from holdfast.errors import ConfigurationError
 
-__all__ = ["MultiLockBase"]
-
 
 class MultiLockBase(AcquirableBase):
     """Several locks under one lease."""

@@ -18,31 +18,6 @@ from holdfast.errors import ConfigurationError
 if TYPE_CHECKING:
     from datetime import timedelta
 
-__all__ = [
-    "COUNT_MAX",
-    "PARTIES_MAX",
-    "PERMITS_MAX",
-    "CallOptions",
-    "Duration",
-    "LeaseOptions",
-    "LockOptions",
-    "Options",
-    "check_bool",
-    "check_count",
-    "check_name",
-    "check_names",
-    "check_namespace",
-    "check_value",
-    "explains_options",
-    "lock_options_of",
-    "options_after",
-    "options_of",
-    "refuse_keywords",
-    "tenure_ms_of",
-    "timeout_of",
-    "ttl_ms_of",
-]
-
 Duration: TypeAlias = "float | int | timedelta"
 
 #: Below this a lease would end before a renewal could come through.

@@ -18,8 +18,6 @@ from holdfast._core.waiting import once_more
 from holdfast._runtime.lazily import importing
 from holdfast.errors import ConfigurationError, MakeFailed, shown
 
-__all__ = ["Outcome", "Stored", "mark_of", "packed_result", "stored_entry", "stored_job", "unpacked_result"]
-
 #: For how long after its last write the newest fencing token is remembered beside a value, ms.
 _REMEMBER_MS = 86_400_000
 #: How much is told of a failure, bytes, and how long to those who waited for it, ms.

@@ -11,8 +11,6 @@ from holdfast._core.kinds import ALONE, KIND_OF_MARK
 from holdfast._core.overview import Entry
 from holdfast._core.tokens import mark_of
 
-__all__ = ["Kind", "Listed", "Waiter", "kind_of", "listed"]
-
 Kind: TypeAlias = Literal["lock", "rwlock", "multilock", "semaphore", "election"]
 
 

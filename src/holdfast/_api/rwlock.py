@@ -14,8 +14,6 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.record import LeaseRecord
 from holdfast._core.waiting import Busy, Grant
 
-__all__ = ["Downgrading", "RWLockBase", "Side", "Upgrading"]
-
 
 class Side(AcquirableBase):
     """One of the two sides of a shared lock."""

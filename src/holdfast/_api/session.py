@@ -32,8 +32,6 @@ from holdfast._core.tokens import MARK, make_token, owner_of
 from holdfast._runtime.lazily import importing
 from holdfast.errors import ConfigurationError
 
-__all__ = ["SessionBase"]
-
 #: Locks whose objects share what does not change; beyond, all are forgotten, and made again.
 _SHARED_MAX = 1_000
 #: Descriptions of other clients that are remembered.

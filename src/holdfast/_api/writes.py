@@ -11,8 +11,6 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.optimistic import Value
 from holdfast.errors import ConfigurationError, StaleFencingToken
 
-__all__ = ["TransactionBase", "checked_command", "compare_and_set", "fenced_set"]
-
 
 def compare_and_set(
     session: SessionBase, key: str, expected: Value | None, new: Value, ttl: Duration | None, keep_ttl: bool

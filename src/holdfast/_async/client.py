@@ -75,8 +75,6 @@ else:
     (RWLock,) = later("holdfast._async.rwlock", "RWLock")
     (Semaphore,) = later("holdfast._async.semaphore", "Semaphore")
 
-__all__ = ["Client", "connect"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 D = TypeVar("D")

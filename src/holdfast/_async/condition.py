@@ -20,8 +20,6 @@ from holdfast._core.waiting import Grant
 from holdfast._runtime.clock import clock
 from holdfast.errors import NotHeld
 
-__all__ = ["Condition"]
-
 R = TypeVar("R")
 _ALL = 1_000_000
 

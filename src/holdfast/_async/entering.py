@@ -12,8 +12,6 @@ from holdfast._api.leaving import AsyncLeaving, Block, opening
 from holdfast._async.lease import Lease
 from holdfast._async.lifecycle import Session
 
-__all__ = ["Enterable"]
-
 L = TypeVar("L", bound=Lease)
 
 

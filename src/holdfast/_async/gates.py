@@ -11,8 +11,6 @@ from holdfast._core.openings import BarrierAcquisition, GateAcquisition, move, m
 from holdfast._core.waiting import Grant
 from holdfast.errors import BrokenBarrierError
 
-__all__ = ["Barrier", "CountDownLatch", "Event"]
-
 
 class _Named:
     """`declared`: a number that all clients give; `retain`: how long the server keeps it after the last use."""

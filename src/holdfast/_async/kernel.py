@@ -31,8 +31,6 @@ from holdfast._runtime.lazily import lazily
 # sync: from holdfast.errors import AcquireCancelled, AcquireTimeout, ConfigurationError, HoldfastError, LeaseLost, QueueFull
 from holdfast.errors import AcquireTimeout, HoldfastError, LeaseLost, QueueFull
 
-__all__ = ["Acquirable", "wait_turn"]
-
 L = TypeVar("L")
 R = TypeVar("R")
 

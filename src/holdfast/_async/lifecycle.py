@@ -16,8 +16,6 @@ from holdfast._reports.observing import Reports
 from holdfast._runtime.greenlets import who_patched
 from holdfast.errors import ConfigurationError
 
-__all__ = ["Session"]
-
 R = TypeVar("R")
 
 

@@ -30,8 +30,6 @@ from holdfast.errors import AcquireTimeout, AlreadyHeld, LeaseLost
 if TYPE_CHECKING:
     from holdfast._api.holder import Holder, LockStatus, Waiting
 
-__all__ = ["Leasable", "Lock"]
-
 L = TypeVar("L", bound=Lease)
 
 

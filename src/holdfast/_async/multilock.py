@@ -6,8 +6,6 @@ from holdfast._api.multilock import MultiLockBase
 from holdfast._async.lease import Lease
 from holdfast._async.lock import Leasable
 
-__all__ = ["MultiLock"]
-
 
 class MultiLock(MultiLockBase, Leasable[Lease]):
     """Several locks under one lease, all or none. Made by `Client.multilock`.

@@ -23,8 +23,6 @@ from holdfast._async.rwlock import ReadLock, WriteLock
 from holdfast._runtime.clock import clock
 from holdfast.errors import AcquireTimeout, AlreadyHeld, HoldfastError, OnceConflict
 
-__all__ = ["forget", "get_or_set", "once"]
-
 Make: TypeAlias = Callable[[Lease], Awaitable[bytes]]
 
 

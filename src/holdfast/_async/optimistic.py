@@ -17,8 +17,6 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.optimistic import Value
 from holdfast.errors import OptimisticConflict
 
-__all__ = ["Optimistic", "Transaction"]
-
 R = TypeVar("R")
 
 #: More attempts are a mistake.

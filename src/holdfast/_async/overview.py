@@ -22,8 +22,6 @@ from holdfast._core.signals import look_at_signals
 from holdfast._core.telling import Seen
 from holdfast.errors import HoldfastError, shown
 
-__all__ = ["everything", "explain", "find_deadlocks", "last_holder", "list_locks", "teller", "watch_lock"]
-
 #: How many holders and waiters of a lock are named that is watched.
 _WATCHED_MAX = 256
 

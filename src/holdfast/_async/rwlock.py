@@ -19,8 +19,6 @@ from holdfast._runtime.lazily import importing
 if TYPE_CHECKING:
     from holdfast._api.holder import RWLockStatus
 
-__all__ = ["RWLock", "ReadLease", "ReadLock", "WriteLease", "WriteLock"]
-
 
 class ReadLease(Lease):
     """The right to read; others may have it at the same time."""

@@ -21,8 +21,6 @@ from holdfast.errors import AcquireTimeout
 if TYPE_CHECKING:
     from holdfast._api.holder import SemaphoreStatus, Waiting
 
-__all__ = ["Semaphore"]
-
 
 class Semaphore(Leasable[Lease]):
     """A number of permits, each held under a lease. Made by `Client.semaphore`.

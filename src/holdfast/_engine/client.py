@@ -38,8 +38,6 @@ from holdfast._reports.observing import Troubles
 from holdfast._runtime.clock import clock
 from holdfast._runtime.teller import report
 
-__all__ = ["Client"]
-
 #: What `hears` says.
 _TOLD, _COUNTED = 2, 1
 #: How often MOVED and ASK are followed for one request, since a slot can move meanwhile; and its least time there, s.

@@ -25,8 +25,6 @@ from holdfast._engine.server import Server
 from holdfast._engine.topology import Topology
 from holdfast._runtime.clock import clock
 
-__all__ = ["Cluster"]
-
 #: The table is not read more often than this, s.
 REFRESH_EVERY_S = 0.25
 #: How long a node is asked for it, s, and how many nodes at a time.

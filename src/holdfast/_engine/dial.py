@@ -19,8 +19,6 @@ from holdfast._engine.matching import PUSHES
 from holdfast._engine.pack import pack_command
 from holdfast._runtime.lazily import importing
 
-__all__ = ["CONNECT_TIMEOUT_S", "LATE_MAX", "Dial", "disconnect"]
-
 #: An attempt to connect is given up after this, s.
 CONNECT_TIMEOUT_S = 5.0
 #: Attempts to reach one server that hang and are not waited for any more: beyond that none is begun.

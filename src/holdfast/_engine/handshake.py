@@ -14,8 +14,6 @@ import re
 
 from holdfast._core.failure import RequestFailed, refusal
 
-__all__ = ["UnfitServer", "connection_failed", "is_tls", "late", "unreachable"]
-
 #: Between an exception and its first cause.
 _CHAIN_MAX = 10
 #: What OpenSSL says of an answer that is not TLS.

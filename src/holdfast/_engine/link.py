@@ -56,8 +56,6 @@ from holdfast._runtime.handlers import raised_by_handler
 from holdfast._runtime.inherited import ours
 from holdfast._runtime.waits import ring, silent_bell
 
-__all__ = ["Link"]
-
 #: A connection that owes replies and says nothing gets no new requests after this, s: less than requests wait for.
 SILENCE_S = 0.5
 #: And is closed after this much more, s: until then, late replies are still matched.

@@ -39,8 +39,6 @@ from holdfast._runtime.inherited import ours
 from holdfast._runtime.starting import start_thread
 from holdfast._runtime.teller import report
 
-__all__ = ["READ", "WRITE", "Engine", "Link", "Timer", "engine", "forget_engines"]
-
 #: What a socket is watched for; 0: for nothing but its end, which is told once.
 READ, WRITE = 1, 4
 _NOTHING = getattr(select, "EPOLLONESHOT", 0) | getattr(select, "EPOLLRDHUP", 0)

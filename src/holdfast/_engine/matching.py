@@ -17,8 +17,6 @@ from holdfast._core.failure import RequestFailed, refusal
 from holdfast._core.replies import nonsense, promises_too_much
 from holdfast._runtime.handlers import raised_by_handler
 
-__all__ = ["BEFORE_VAST", "MISPLACED", "PUSHES", "VAST", "End", "Matching", "is_no_reply", "is_none_either"]
-
 #: What a server pushes between replies, so that a connection can have commands and subscriptions at once: hiredis
 #: before 3.2 gives it as plain lists.
 _Push: Any = getattr(hiredis, "PushNotification", ())

@@ -16,8 +16,6 @@ from typing import Any
 from holdfast._core.agent.runner import Runner, Task
 from holdfast._core.effects import Protocol
 
-__all__ = ["Abandoned", "Operation"]
-
 
 class Abandoned(BaseException):
     """Thrown into the protocol of an operation whose caller has left: it cleans up, and ends."""

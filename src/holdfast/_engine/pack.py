@@ -13,8 +13,6 @@ from holdfast._core.mutex import Each
 from holdfast._core.replies import FITS
 from holdfast._lua import SCRIPTS, Script
 
-__all__ = ["Group", "PreparedRequest", "pack_command", "pack_script", "pack_sync", "spelled_out"]
-
 #: Groups that are remembered.
 _GROUPS_MAX = 2_000
 

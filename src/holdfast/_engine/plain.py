@@ -20,8 +20,6 @@ from holdfast._runtime.clock import clock
 from holdfast._runtime.handlers import raised_by_handler
 from holdfast._runtime.inherited import opened
 
-__all__ = ["Address", "address_of_url"]
-
 
 class Address(NamedTuple):
     """Where a server is, and who we are to it."""

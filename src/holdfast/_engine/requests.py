@@ -13,8 +13,6 @@ from holdfast._core.forms import Fits
 from holdfast._engine.pack import Group, PreparedRequest, spelled_out
 from holdfast._lua import Script
 
-__all__ = ["DEADLINE", "MAY_LIE", "Answer", "Ask", "Bundle", "Messages", "Request"]
-
 MAY_LIE, DEADLINE, _HOME = attrgetter("may_lie"), attrgetter("deadline"), attrgetter("home")
 Answer: TypeAlias = Callable[[Reply, RequestFailed | None], None]
 

@@ -15,8 +15,6 @@ from redis.sentinel import Sentinel
 from holdfast._core.failure import RequestFailed
 from holdfast._engine.handshake import connection_failed
 
-__all__ = ["Discovery"]
-
 
 class Discovery(Sentinel):
     """Sentinels."""

@@ -26,8 +26,6 @@ from holdfast._engine.requests import Answer, Request
 from holdfast._lua import Script
 from holdfast._runtime.clock import clock
 
-__all__ = ["ASKING", "SPARES_MAX", "Server"]
-
 #: An inbox that has been quiet for this long is sent a PING while it is relied on, s.
 INBOX_QUIET_S = 10.0
 #: How long a subscription, and the answer to that PING, may take, s.

@@ -9,8 +9,6 @@ from holdfast._engine.loop import Engine
 from holdfast._engine.matching import MISPLACED
 from holdfast._engine.server import Server
 
-__all__ = ["Topology"]
-
 
 class Topology:
     """Servers that stay what they are: one, a Sentinel's master, or the members of a quorum, each by its index."""

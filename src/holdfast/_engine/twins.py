@@ -23,8 +23,6 @@ from holdfast._engine.dial import CONNECT_TIMEOUT_S
 from holdfast._engine.handshake import is_tls
 from holdfast._runtime.lazily import importing
 
-__all__ = ["Unsupported", "connections", "is_asyncio"]
-
 #: Settings of connections for asyncio that their twins have objects of their own for, or that would not be used.
 _NOT_FOR_TWINS = frozenset(
     {

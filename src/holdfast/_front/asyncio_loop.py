@@ -13,8 +13,6 @@ from typing import Any
 from holdfast._front.bodies import Body
 from holdfast._front.home import wake
 
-__all__ = ["AsyncioLoop"]
-
 
 class _AsyncioBody(Body):
     __slots__ = ("_cancelling",)

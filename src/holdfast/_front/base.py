@@ -38,8 +38,6 @@ from holdfast._runtime.inherited import let_go
 from holdfast._runtime.waits import SLICE_S, ring, silent_bell
 from holdfast.errors import CannotStartThread
 
-__all__ = ["SOON_S", "Front", "Start", "forked"]
-
 R = TypeVar("R")
 #: Makes the protocol of an acquire, of its token, its timeout in s, and whether its first request was sent.
 Start = Callable[[str, float | None, bool], Protocol[Grant | Busy]]

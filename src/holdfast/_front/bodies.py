@@ -11,8 +11,6 @@ from typing import Any
 
 from holdfast._core.record import LeaseRecord, tell
 
-__all__ = ["Body", "closers", "innermost"]
-
 #: Tasks that wait for a client to be closed, and what is to be called when they have.
 closers: dict[Any, list[Callable[[], object]]] = {}
 

@@ -22,8 +22,6 @@ from holdfast._front.bodies import Body, closers
 from holdfast._runtime.handlers import raised_by_handler
 from holdfast._runtime.waits import Settable
 
-__all__ = ["Home", "Loop", "wake"]
-
 #: What runs tasks: an `AsyncioLoop`, or a `TrioLoop`, which is not there without trio.
 Loop: TypeAlias = Any
 

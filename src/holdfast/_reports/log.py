@@ -15,8 +15,6 @@ from typing import Any
 from holdfast._reports.reporter import Reporter
 from holdfast.errors import shown
 
-__all__ = ["DEBUG", "INFO", "LOG", "WARNING", "enabled", "find"]
-
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 
 _WHAT = "%(kind)s %(name)r"

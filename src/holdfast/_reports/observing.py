@@ -23,8 +23,6 @@ from holdfast._reports.reporter import Reporter
 from holdfast._runtime.clock import clock
 from holdfast.errors import ConfigurationError, quoted
 
-__all__ = ["LeaseInfo", "Observer", "Reports", "Troubles"]
-
 #: Failures that come with the end of a client, not from a server.
 _NO_TROUBLE = frozenset({"closed", "MOVED", "ASK", "NOSCRIPT"})
 

@@ -25,8 +25,6 @@ from holdfast._runtime import exit_hooks
 from holdfast._runtime.starting import start_thread
 from holdfast._runtime.teller import call_user
 
-__all__ = ["EVENTS_MAX", "Reporter", "Sink"]
-
 #: Takes the time of an event (s, wall clock), what has happened, and the details.
 Sink: TypeAlias = Callable[[float, str, tuple[Any, ...]], object]
 

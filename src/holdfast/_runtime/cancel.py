@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from holdfast._runtime.waits import Flag
 
-__all__ = ["Cancel", "Cancelled"]
-
 
 class Cancelled(BaseException):
     """Thrown into a protocol whose `cancel` was set. A BaseException, so that no protocol takes it for trouble."""

@@ -14,8 +14,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["main_thread_has_ended", "register"]
-
 _functions: list[Callable[[], object]] = []
 _at_last: list[Callable[[], object]] = []
 _registered = False

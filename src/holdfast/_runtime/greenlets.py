@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 from holdfast.errors import ConfigurationError
 
-__all__ = ["refuse_half_patched", "who_patched"]
-
 #: What we wait in, as each library calls it.
 _NEEDED = {
     "gevent": ("threading", "socket", "time", "select", "queue"),

@@ -12,8 +12,6 @@ import signal
 from types import CodeType, TracebackType
 from typing import Any
 
-__all__ = ["raised_by_handler"]
-
 
 def raised_by_handler(error: BaseException) -> bool:
     """True if a signal handler raised the error."""

@@ -13,8 +13,6 @@ import threading
 import weakref
 from typing import Any
 
-__all__ = ["Here", "has_ended", "here"]
-
 
 class _Alive:
     """Lives as long as its thread."""

@@ -15,8 +15,6 @@ from typing import Any
 
 from holdfast._runtime.clock import clock
 
-__all__ = ["let_go", "opened", "ours"]
-
 #: A fork waits this long for sockets that other threads are making, s.
 _MADE_S = 0.25
 

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-__all__ = ["importing", "later", "lazily"]
-
 #: Held around such an import. Reentrant: what is imported may be what an import has been interrupted for, by a signal
 #: handler that forks.
 importing = threading.RLock()

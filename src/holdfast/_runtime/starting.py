@@ -13,8 +13,6 @@ import sys
 import threading
 from collections.abc import Callable
 
-__all__ = ["CANNOT_START", "start_thread"]
-
 #: What is raised when there are too many, or the interpreter ends.
 CANNOT_START = (RuntimeError, MemoryError, OSError)
 

@@ -20,8 +20,6 @@ from typing import Any
 from holdfast._runtime.starting import start_thread
 from holdfast._runtime.waits import Flag, ring, silent_bell, wait
 
-__all__ = ["Teller", "call_user", "report"]
-
 _NAME = "holdfast-on-lost"
 
 

@@ -21,8 +21,6 @@ from typing import Any
 from holdfast._core.snapshot import snapshot
 from holdfast._runtime.clock import clock
 
-__all__ = ["SLICE_S", "Flag", "Settable", "ring", "silent_bell", "wait"]
-
 #: No wait lasts longer than this before the clock is looked at again, s: it may count time asleep, and it bounds what a
 #: wake-up that got lost costs.
 SLICE_S = 1.0

@@ -28,8 +28,6 @@ from holdfast._sync.lease import Lease
 from holdfast._sync.lock import Lock
 from holdfast.errors import LeaseLost, LeaseReleased
 
-__all__ = ["Held", "TokenLock", "client_behind"]
-
 #: Where the user's client has no `socket_timeout`, a try bears a silent server this long, as redis-py.
 _SETTINGS = DEFAULT._replace(try_limit_s=DEFAULT.request_timeout_s)
 

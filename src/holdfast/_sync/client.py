@@ -76,8 +76,6 @@ else:
     (RWLock,) = later("holdfast._sync.rwlock", "RWLock")
     (Semaphore,) = later("holdfast._sync.semaphore", "Semaphore")
 
-__all__ = ["Client", "connect"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 D = TypeVar("D")

@@ -23,8 +23,6 @@ from holdfast._sync.lease import Lease
 from holdfast._sync.lock import Lock
 from holdfast.errors import NotHeld
 
-__all__ = ["Condition"]
-
 R = TypeVar("R")
 _ALL = 1_000_000
 

@@ -12,8 +12,6 @@ from typing import Any, TypeVar, cast
 from holdfast._api.decorated import check_function, check_result, check_template, namer
 from holdfast.errors import AcquireTimeout, AlreadyHeld
 
-__all__ = ["awaited", "locked"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
 

@@ -25,8 +25,6 @@ from holdfast.errors import ConfigurationError, LeaseLost, ServerUnreachable
 if TYPE_CHECKING:
     from holdfast._api.holder import Holder, Waiting
 
-__all__ = ["Election"]
-
 R = TypeVar("R")
 
 

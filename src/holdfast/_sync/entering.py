@@ -14,8 +14,6 @@ from holdfast._api.leaving import Block, Leaving, opening
 from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session
 
-__all__ = ["Enterable"]
-
 L = TypeVar("L", bound=Lease)
 
 

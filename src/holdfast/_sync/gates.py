@@ -15,8 +15,6 @@ from holdfast._sync.kernel import wait_turn
 from holdfast._sync.lifecycle import Session
 from holdfast.errors import BrokenBarrierError
 
-__all__ = ["Barrier", "CountDownLatch", "Event"]
-
 
 class _Named:
     """`declared`: a number that all clients give; `retain`: how long the server keeps it after the last use."""

@@ -17,8 +17,6 @@ from holdfast._core.settings import Settings
 from holdfast._front.threads import ThreadsFront, has_ended
 from holdfast._reports.observing import Reports
 
-__all__ = ["Session"]
-
 R = TypeVar("R")
 
 

@@ -9,8 +9,6 @@ from holdfast._api.multilock import MultiLockBase
 from holdfast._sync.lease import Lease
 from holdfast._sync.lock import Leasable
 
-__all__ = ["MultiLock"]
-
 
 class MultiLock(MultiLockBase, Leasable[Lease]):
     """Several locks under one lease, all or none. Made by `Client.multilock`.

@@ -26,8 +26,6 @@ from holdfast._sync.lifecycle import Session
 from holdfast._sync.rwlock import ReadLock, WriteLock
 from holdfast.errors import AcquireTimeout, AlreadyHeld, HoldfastError, OnceConflict
 
-__all__ = ["forget", "get_or_set", "once"]
-
 Make: TypeAlias = Callable[[Lease], bytes]
 
 

@@ -20,8 +20,6 @@ from holdfast._sync.decorators import awaited
 from holdfast._sync.lifecycle import Session
 from holdfast.errors import OptimisticConflict
 
-__all__ = ["Optimistic", "Transaction"]
-
 R = TypeVar("R")
 
 #: More attempts are a mistake.

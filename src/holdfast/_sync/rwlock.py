@@ -23,8 +23,6 @@ from holdfast._sync.lock import Leasable
 if TYPE_CHECKING:
     from holdfast._api.holder import RWLockStatus
 
-__all__ = ["RWLock", "ReadLease", "ReadLock", "WriteLease", "WriteLock"]
-
 
 class ReadLease(Lease):
     """The right to read; others may have it at the same time."""
