@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -16,15 +16,20 @@ from holdfast._lua import SCRIPTS, Script
 #: Groups that are remembered.
 _GROUPS_MAX = 2_000
 
+#: Kinds of words that `str` makes text.
+_USUAL = frozenset({str, int})
+
 _KEYS, _TOKEN = attrgetter("prepared.keys"), attrgetter("token")
 
 
-def _packed(words: Iterable[str | int | float | bytes]) -> bytes:
+def _packed(words: Sequence[str | int | float | bytes]) -> bytes:
     # Numbers are made text here: where a signal handler raises while the library does that, the process crashes.
-    texts: Any = tuple(
-        [f"{word:d}" if isinstance(word, int) else str(word) if isinstance(word, float) else word for word in words]
-    )
-    packed: bytes = hiredis.pack_command(texts)
+    texts: Any = map(str, words)
+    if not _USUAL.issuperset(map(type, words)):
+        texts = [
+            f"{word:d}" if isinstance(word, int) else str(word) if isinstance(word, float) else word for word in words
+        ]
+    packed: bytes = hiredis.pack_command(tuple(texts))
     return packed
 
 
