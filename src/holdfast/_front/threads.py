@@ -118,16 +118,14 @@ class ThreadsFront(Front):
         try:
             if cancel is not None:
                 cancel._watch(stop)
-                if cancel.is_set():
-                    stop()  # it was set before it could know of us
             self.engine.call(operation.begin)
             while not operation.over:
+                if cancel is not None and cancel.is_set():
+                    raise Cancelled
                 if not self.engine.wait(bell, SLICE_S):
                     turns, idle = self.look_after_engine(turns, idle)
                 if operation.chores:
                     operation.do_chores(self.engine.call)
-                if cancel is not None and cancel.is_set():
-                    raise Cancelled
             if cancel is not None and cancel.is_set():
                 raise Cancelled  # it was over before we looked at all
         except BaseException:
