@@ -367,6 +367,7 @@ def test_a_deadlock_between_a_thread_and_a_task_is_ended(
 
     running = [pool.submit(thread), pool.submit(lambda: asyncio.run(task()))]
     errors = [error for each in running if (error := each.exception(2 * PATIENCE_S)) is not None]
+    assert [*map(type, errors)] == [holdfast.DeadlockDetected], errors
     (error,) = errors
     assert isinstance(error, holdfast.DeadlockDetected)
     first, second = error.deadlock.parties
