@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import signal
@@ -63,6 +64,28 @@ asyncio.run(main())
     assert (done.stdout, done.stderr, done.returncode) == ("LOST 1\n", "", 0)
     with redis.Redis.from_url(valkey_server.url) as raw:
         assert raw.exists(f"holdfast:{{{unique_name}}}") == 0
+
+
+@pytest.mark.parametrize("error", [NotImplementedError(), OSError(errno.ENOSPC, "no more can be watched")])
+def test_a_loop_that_cannot_watch_sockets_leaves_reading_to_the_engine(
+    valkey_server: embedded.Server, unique_name: str, error: Exception
+) -> None:
+    told: list[dict[str, Any]] = []
+
+    class Loop(asyncio.SelectorEventLoop):
+        def add_reader(self, *_: Any) -> None:  # type: ignore[override]
+            raise error
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        async with holdfast.asyncio.connect(valkey_server.url) as locks:
+            for _ in range(3):
+                async with locks.lock(unique_name):
+                    await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(main())
+    assert told == []
 
 
 def test_another_event_loop_starts_afresh(valkey_server: embedded.Server, unique_name: str) -> None:

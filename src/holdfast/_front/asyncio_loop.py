@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast._front.bodies import Body
 from holdfast._front.home import wake
+from holdfast._runtime.handlers import raised_by_handler
 
 
 class _AsyncioBody(Body):
@@ -54,7 +55,9 @@ class AsyncioLoop:
         """Call it when the socket can be read; False where sockets cannot be watched."""
         try:
             self.key.add_reader(sock, readable)
-        except NotImplementedError:
+        except (NotImplementedError, OSError) as error:
+            if raised_by_handler(error):
+                raise
             return False
         return True
 
