@@ -903,6 +903,7 @@ def test_a_thread_reads_for_itself_though_messages_may_come(server: Server, peer
     reads = reads_of(server.link)
     assert in_a_thread(lambda: ask_many(server.link, 20)) == [([1, 7], None)] * 20
     assert not reads, "the engine has read"
+    assert server.link._armed, "it does not read now either"
     peer.say(MESSAGE)
     eventually(lambda: found, "the message")
     assert reads and found == [[b"message", b"c", b"hello"]]
@@ -970,6 +971,7 @@ def test_the_engine_reads_where_a_reader_has_just_left(server: Server, peer: Pee
         del link._watch
 
     on_engine(engine, read)
+    assert link._armed
     peer.say(MESSAGE)
     eventually(lambda: found, "the message")
 
