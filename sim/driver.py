@@ -18,7 +18,7 @@ from typing import Any
 
 from holdfast._core.agent.agent import Agent
 from holdfast._core.agent.runner import SUSPENDED, OnEnd, Task
-from holdfast._core.effects import Call, Command, Listen, Protocol, Reply, Sleep, Spawn
+from holdfast._core.effects import Call, Command, Listen, Protocol, Reply, Sleep, Spawn, driver
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import sharded_inbox
 from holdfast._core.record import LeaseRecord, LeaseState
@@ -429,6 +429,7 @@ class Process(Agent):
 
     def end(self) -> None:
         """End the process: nothing more happens here."""
+        driver.set(self)  # what ends here may ask for the time
         self.alive = False
         self._backlog.clear()
         tasks, self.tasks = self.tasks, {}
