@@ -100,7 +100,7 @@ def test_dead_waiters_are_not_counted(locks: Any, api: Api, raw: Any, dead: int,
 
 
 def test_many_at_once_are_counted_exactly(locks: Any, others: Any, api: Api, unique_name: str) -> None:
-    first = held(api, locks, "lock", unique_name)
+    first = locks.lock(unique_name, queue_limit=3).acquire()
     waiting = [
         api.start(client.lock(unique_name, queue_limit=3).acquire) for _ in range(10) for client in (locks, others)
     ]

@@ -1352,12 +1352,6 @@ LINES: tuple[Mutant, ...] = tuple(
             "int((now - self.arrived_at) * 3_000_000)",
         ),
         (
-            "a grant is lost behind an interruption",
-            TENURE,
-            "            if type(got) is Grant:\n",
-            "            if False:\n",
-        ),
-        (
             "what came to no lease is handed on and given back",
             TENURE,
             "            line.tenure = None\n\n    def hand_on(",

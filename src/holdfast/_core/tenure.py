@@ -421,22 +421,18 @@ async def wait_in_line(
 
 async def as_owner(turn: LocalWaiter, ask: Ask, give_back: GiveBack, left_s: float | None) -> Grant | Busy:
     got: Grant | Busy | None = None
-    holds = False
     try:
         got = await ask(left_s)
-        turn.got_at = driver.get().now()
-        holds = type(got) is Grant
-        return got
     except RequestFailed:
         if turn.line is not None:
             turn.line.failed = True
             turn.line.die()
         raise
     finally:
-        if not holds:
+        if type(got) is not Grant:
             await left(turn, give_back)
-            if type(got) is Grant:
-                await Spawn(give_back(turn.token))  # interrupted behind the grant
+    turn.got_at = driver.get().now()
+    return got
 
 
 async def left(turn: LocalWaiter, give_back: GiveBack) -> None:
