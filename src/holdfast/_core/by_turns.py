@@ -15,7 +15,7 @@ from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for
 
 
 class ByTurns:
-    """What the objects of one name with the same options have in common, so that making one costs little.
+    """Shared by the objects of one name with the same options, so that making one costs little.
 
     `make`: the turn of a token and a ttl, with settings and `sync`. `listens`: waiters hear of their turn, so that
     `acquire` wants to know whether the inbox is open. `renews`, `most_waiting`: as of `Acquisition`. `checks`: makes

@@ -28,7 +28,7 @@ Protocol: TypeAlias = Coroutine["Effect[Any]", Any, R]
 
 
 class Driver(typing.Protocol):
-    """What a protocol asks its driver for without waiting."""
+    """The driver as a protocol sees it: asked without waiting."""
 
     def now(self) -> float:
         """Return seconds on the local clock that neither jumps nor stops in suspend."""
