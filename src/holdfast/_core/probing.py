@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast._core.effects import Command, Listen, Reply
 from holdfast._core.failure import RequestFailed
+from holdfast._core.waiting import once_more
 
 
 async def say(words: tuple[str, ...], node: int | None, request_timeout_s: float) -> Reply:
@@ -21,13 +22,8 @@ def _text(reply: Reply) -> Reply:
 
 async def hears(key: str, request_timeout_s: float) -> tuple[bool | None, bool]:
     """Find out whether a script can tell us something there (None: no answer), and whether asking has hung up."""
-    listen = Listen(f"{key} hears", key, request_timeout_s)
     try:
-        try:
-            return not await listen, False
-        except RequestFailed as failure:
-            if failure.kind != "broken":
-                raise
-            return not await listen, False  # unless the first time has found out that no message can come
+        # Twice at most: the first time may have found out that no message can come.
+        return not await once_more(Listen(f"{key} hears", key, request_timeout_s)), False
     except RequestFailed as failure:
         return None, failure.kind == "broken"
