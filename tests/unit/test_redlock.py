@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -106,7 +107,7 @@ class Driver:
         self.sleeps: list[float] = []
         self.spawned: list[Protocol[None]] = []
         #: Requests that are under way still: carried out, and answered, when `settle` comes to them.
-        self.under_way: list[Callable[[], None]] = []
+        self.under_way: list[Callable[[], object]] = []
         self.random = random.Random(seed)
         _made.append(self)
 
@@ -391,6 +392,34 @@ def test_a_vote_that_comes_too_late_is_given_back_at_that_member() -> None:
     driver.run(driver.spawned.pop(0))
     driver.settle(give_backs_first=False)
     assert driver.holders() == [FIRST, FIRST, None, None, FOREIGN]
+
+
+class Broken(Driver):
+    """All connections break at the first request: it is sent again, and what was sent before comes later."""
+
+    def ask(self, many: CallMany) -> list[Answer]:
+        if not self.asked:
+            for at, call in enumerate(many.calls):
+                many.repeated[at] = True
+                assert call.node is not None
+                self.under_way.append(partial(self.members[call.node].carry_out, call))
+        return super().ask(many)
+
+
+@pytest.mark.parametrize("fates", [("grant",) * 3, ("busy", "busy", "grant"), ("grant", "late", "grant")])
+def test_a_vote_that_was_asked_for_twice_leaves_nothing(fates: tuple[str, ...]) -> None:
+    """The first request is carried out after the release, or after the end of the lease that was in the way."""
+    driver, quorum = Broken(3, eager=True), knowing(3)
+    driver.meet(fates)
+    got = attempt(driver, quorum)
+    if isinstance(got, Grant):
+        record = OverQuorum(KEYS, DEFAULT, quorum).make_record(FIRST, got, TTL_MS)
+        assert driver.run(record.release())
+    while driver.spawned:
+        driver.run(driver.spawned.pop(0))
+    driver.free()
+    driver.settle(give_backs_first=True)
+    assert driver.holders() == [None] * 3
 
 
 class Hasty(Driver):

@@ -214,7 +214,7 @@ def _problem(name: str, answer: Answer) -> str:
 class _Round:
     """One try with one token. `owed` are the members that may hold it without having said so, or will."""
 
-    __slots__ = ("answers", "asked_at", "keys", "latecomers", "owed", "over", "quorum", "token", "ttl_ms")
+    __slots__ = ("answers", "asked_at", "keys", "latecomers", "owed", "over", "quorum", "repeated", "token", "ttl_ms")
 
     def __init__(self, quorum: Quorum, keys: LockKeys, token: str, ttl_ms: int) -> None:
         self.quorum = quorum
@@ -225,6 +225,7 @@ class _Round:
         self.answers: Sequence[Answer] = [None] * quorum.size
         self.asked_at = 0.0
         self.over = False
+        self.repeated: dict[int, bool] = {}
         #: Whose votes came when enough others had answered, but before it was known what comes of the round.
         self.latecomers: set[int] = set()
 
@@ -248,8 +249,13 @@ class _Round:
             self.latecomers.add(index)
             if self.over:
                 return self.back(index)
-        self.owed.discard(index)
+        self._heard(index)
         return None
+
+    def _heard(self, index: int) -> None:
+        """Owe that member nothing, unless it was asked twice: it may carry out the first request after all else."""
+        if not self.repeated.get(index):
+            self.owed.discard(index)
 
     async def ask(self, request_timeout_s: float) -> int | None:
         """Ask all members; the fencing token when a majority gave its votes and remembers it. Raises Configuration."""
@@ -264,11 +270,13 @@ class _Round:
         calls = [Call("quorum_acquire", vote_keys, args, request_timeout_s, at) for at, args in enumerate(args_of)]
         unchecked, quorum.unchecked = quorum.unchecked, False
         enough = (lambda answers: None not in answers) if unchecked else self._enough
-        self.answers = answers = await CallMany(calls, request_timeout_s, enough, self._late)
+        votes = CallMany(calls, request_timeout_s, enough, self._late)
+        self.repeated = votes.repeated
+        self.answers = answers = await votes
         fences: list[int] = []
         for index, answer in enumerate(answers):
             if isinstance(answer, list):
-                self.owed.discard(index)
+                self._heard(index)
                 quorum.look_at(index, answer)
                 if answer[0] == _GRANTED:
                     fences.append(answer[1])
