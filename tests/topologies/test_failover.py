@@ -113,10 +113,10 @@ def test_a_slot_moves_while_held_and_waited_for(cluster: Cluster, api: Api, uniq
 
     def halfway() -> None:
         lease.extend(40)  # one key, which is there already: ASK leads to it
-        told = sum(map(tryagains, cluster.clients[:3]))
+        told = said("TRYAGAIN", *cluster.clients[:3])
         # Several keys, of which some are here and some are there: waited out.
         late.append(api.start(api.connect(cluster.url).lock(unique_name).acquire, timeout=120))
-        eventually(lambda: sum(map(tryagains, cluster.clients[:3])) > told, "TRYAGAIN was said")
+        eventually(lambda: said("TRYAGAIN", *cluster.clients[:3]) > told, "TRYAGAIN was said")
         assert not late[0].done()
 
     move_slot(cluster, key(unique_name), source, target, halfway)
@@ -148,9 +148,31 @@ def test_an_optimistic_write_follows_its_key(cluster: Cluster, api: Api, unique_
     assert optimistic.run(function_for(api, add_one)) == 2
 
 
-def tryagains(client: Any) -> int:
-    """How often a server has said so."""
-    return int(client.info("errorstats").get("errorstat_TRYAGAIN", {"count": 0})["count"])
+def test_an_optimistic_write_outlasts_a_short_move_of_its_slot(cluster: Cluster, api: Api, unique_name: str) -> None:
+    """Until the slot has moved, one server says ASK."""
+
+    def add_one(tx: Any) -> Any:
+        number = int((yield tx.get(unique_name)) or 0) + 1
+        tx.set(unique_name, number, ttl=60)
+        return number
+
+    optimistic = api.connect(cluster.url).optimistic(unique_name)
+    assert optimistic.run(function_for(api, add_one)) == 1
+    source = cluster.owner_of(unique_name)
+    late: list[Any] = []
+
+    def halfway() -> None:
+        told = said("ASK", cluster.clients[source])
+        late.append(api.start(optimistic.run, function_for(api, add_one)))
+        eventually(lambda: said("ASK", cluster.clients[source]) > told, "ASK was said")
+
+    move_slot(cluster, unique_name, source, (source + 1) % 3, halfway)
+    assert late[0].result(60) == 2
+
+
+def said(word: str, *clients: Any) -> int:
+    """How often servers have said so."""
+    return sum(int(client.info("errorstats").get(f"errorstat_{word}", {"count": 0})["count"]) for client in clients)
 
 
 def waiting_token(client: Any, name: str) -> str:

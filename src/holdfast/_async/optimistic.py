@@ -15,6 +15,7 @@ from holdfast._core import optimistic
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.optimistic import Value
+from holdfast._core.retry import Retry
 from holdfast.errors import OptimisticConflict
 
 R = TypeVar("R")
@@ -82,8 +83,8 @@ class Optimistic:
         driver = session.driver
         request_timeout_s = session.settings.request_timeout_s
         key = self._keys[0]
-        again = True
-        for attempt in range(self._attempts):
+        retry, conflicts = Retry(session.settings, session.settings.short_retry_s), 0
+        while conflicts < self._attempts:
             connection = session.new_token("watch")
             transaction = Transaction(session, connection, self._keys)
             try:
@@ -106,13 +107,13 @@ class Optimistic:
                         raise transaction._ended from None
                     raise
             except RequestFailed as failure:
-                if again and optimistic.may_begin_anew(failure):
-                    again = False
+                if not failure.maybe_executed and await session.run(retry.again(failure)):
                     continue
                 raise session.public(failure) from None
             if done is not optimistic.CONFLICT:
                 return result
-            await session.run(optimistic.pause(attempt))
+            await session.run(optimistic.pause(conflicts))
+            conflicts += 1
         raise OptimisticConflict(self._keys, self._attempts)
 
     __call__ = run

@@ -81,11 +81,6 @@ async def _quietly(command: Command) -> None:
         pass  # the connection has gone, and with it what it watched
 
 
-def may_begin_anew(failure: RequestFailed) -> bool:
-    """True if an attempt that ended so has written nothing, and another connection may do."""
-    return failure.kind in ("broken", "MOVED") and not failure.maybe_executed
-
-
 async def pause(attempt: int) -> None:
     """Let the others finish, for longer and longer."""
     await Sleep(min(_PAUSE_MAX_S, _PAUSE_S * 2 ** min(attempt, 10)) * driver.get().random())
