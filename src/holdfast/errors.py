@@ -60,22 +60,21 @@ class HoldfastError(Exception):
     """Base class of every error that this library raises. `message` is the whole text, a long name cut."""
 
     def __init__(self, message: str, **fields: Any) -> None:
-        name = fields.get("name")
+        vars(self).update(fields)
+        name = getattr(self, "name", None)
         if isinstance(name, str) and len(name) > _NAME_MOST:
             message = message.replace(repr(name), quoted(name))
         super().__init__(message)
         self.message = message
-        self._fields = fields
-        for field, value in fields.items():
-            setattr(self, field, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _revive, (type(self), self.message, self._fields)
+        return revived, (type(self), vars(self))
 
 
-def _revive(kind: type[HoldfastError], message: str, fields: dict[str, Any]) -> HoldfastError:
+def revived(kind: type[HoldfastError], fields: dict[str, Any]) -> HoldfastError:
+    """An error of this kind with these fields, of which `message` is one."""
     error = kind.__new__(kind)
-    HoldfastError.__init__(error, message, **fields)
+    HoldfastError.__init__(error, **fields)
     return error
 
 
@@ -86,19 +85,14 @@ class ConfigurationError(HoldfastError, ValueError):
     Way out: give what `allowed` says.
     """
 
-    argument: str
-    value: object
-    allowed: str
-
     def __init__(self, argument: str, value: object, allowed: str) -> None:
-        value = _without_secrets(value, argument in _ADDRESSES)
-        message = f"{argument} = {_shown(value)} is not allowed: {allowed}"
-        super().__init__(message, argument=argument, value=value, allowed=allowed)
+        self.argument, self.allowed = argument, allowed
+        self.value = _without_secrets(value, argument in _ADDRESSES)
+        super().__init__(f"{argument} = {_shown(self.value)} is not allowed: {allowed}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A value may be anything a caller passed in, also something that does not pickle.
-        fields = {"argument": self.argument, "value": _shown(self.value), "allowed": self.allowed}
-        return _revive, (type(self), self.message, fields)
+        return revived, (type(self), {**vars(self), "value": _shown(self.value)})
 
 
 #: What a message may show of an address: hosts and ports, and a path without anything unusual.
@@ -165,8 +159,15 @@ def _shown(value: object) -> str:
 
 
 class _Named(HoldfastError):
-    kind: str
-    name: str
+    """One about the primitive of that kind and name."""
+
+    def __init__(self, message: str, name: str, kind: str) -> None:
+        self.name, self.kind = name, kind
+        super().__init__(message)
+
+
+def _by(holder: Any) -> str:
+    return f", held by {holder.who}" if holder else ""
 
 
 class AcquireTimeout(_Named, TimeoutError):
@@ -177,16 +178,12 @@ class AcquireTimeout(_Named, TimeoutError):
     holds it now, `Client.ask` and `Client.break_` do something about it.
     """
 
-    waited_s: float
-    holder: Any
-
     def __init__(
         self, name: str, waited_s: float, holder: Any = None, because: str | None = None, kind: str = "lock"
     ) -> None:
-        by = f", held by {holder.who}" if holder else ""
+        self.waited_s, self.holder, self.because = waited_s, holder, because
         why = f" ({because})" if because else ""
-        message = f"{kind} {name!r} was not acquired within {waited_s:.3f} s{by}{why}"
-        super().__init__(message, kind=kind, name=name, waited_s=waited_s, holder=holder, because=because)
+        super().__init__(f"{kind} {name!r} was not acquired within {waited_s:.3f} s{_by(holder)}{why}", name, kind)
 
 
 class QueueFull(AcquireTimeout):
@@ -196,17 +193,13 @@ class QueueFull(AcquireTimeout):
     what the limit is for.
     """
 
-    queue_limit: int
-
     def __init__(
         self, name: str, waited_s: float, holder: Any = None, queue_limit: int = 0, kind: str = "lock"
     ) -> None:
-        by = f", held by {holder.who}" if holder else ""
+        self.waited_s, self.holder, self.queue_limit = waited_s, holder, queue_limit
         why = f"{queue_limit} wait for it already" if queue_limit else "it is not free"
-        message = f"{kind} {name!r} was not acquired: {why}, and queue_limit is {queue_limit}{by}"
-        HoldfastError.__init__(
-            self, message, kind=kind, name=name, waited_s=waited_s, holder=holder, queue_limit=queue_limit
-        )
+        message = f"{kind} {name!r} was not acquired: {why}, and queue_limit is {queue_limit}{_by(holder)}"
+        _Named.__init__(self, message, name, kind)
 
 
 class AcquireCancelled(_Named):
@@ -216,7 +209,7 @@ class AcquireCancelled(_Named):
     """
 
     def __init__(self, name: str, kind: str = "lock") -> None:
-        super().__init__(f"waiting for {kind} {name!r} was cancelled", kind=kind, name=name)
+        super().__init__(f"waiting for {kind} {name!r} was cancelled", name, kind)
 
 
 class AlreadyHeld(_Named):
@@ -226,12 +219,11 @@ class AlreadyHeld(_Named):
     lease, or use `reentrant=True` for a lock, `upgrade()` or `downgrade()` for a read-write lock.
     """
 
-    wanted: str
-
     def __init__(self, name: str, kind: str = "lock", wanted: str = "lock") -> None:
+        self.wanted = wanted
         out = _WAYS_OUT.get((kind, wanted), "release that lease first")
         message = f"{kind} {name!r} is already held by this thread or task, which asked for the {wanted}; {out}"
-        super().__init__(message, kind=kind, name=name, wanted=wanted)
+        super().__init__(message, name, kind)
 
 
 #: What to do for a thread that holds the first and asks for the second.
@@ -253,12 +245,10 @@ class DeadlockDetected(_Named):
     release what is held, and begin again; acquire locks in the same order everywhere, or all at once by `multilock`.
     """
 
-    deadlock: Any
-
     def __init__(self, name: str, deadlock: Any, kind: str = "lock") -> None:
+        self.deadlock = deadlock
         message = f"{kind} {name!r} was not acquired, to end a deadlock: {deadlock}"
-        message += "; release what is held and begin again"
-        super().__init__(message, kind=kind, name=name, deadlock=deadlock)
+        super().__init__(f"{message}; release what is held and begin again", name, kind)
 
 
 class NotHeld(_Named):
@@ -268,10 +258,9 @@ class NotHeld(_Named):
     task that acquired the lease.
     """
 
-    operation: str
-
     def __init__(self, name: str, operation: str, kind: str = "lock") -> None:
-        super().__init__(self._said(name, operation, kind), kind=kind, name=name, operation=operation)
+        self.operation = operation
+        super().__init__(self._said(name, operation, kind), name, kind)
 
     @staticmethod
     def _said(name: str, operation: str, kind: str) -> str:
@@ -300,11 +289,10 @@ class LeaseLost(_Named):
     acquire a new lease.
     """
 
-    reason: str
-
     def __init__(self, name: str, reason: str, kind: str = "lock") -> None:
+        self.reason = reason
         message = f"the lease of {kind} {name!r} is lost ({reason}); another client may hold it now"
-        super().__init__(message, kind=kind, name=name, reason=reason)
+        super().__init__(message, name, kind)
 
 
 class LeaseSuspect(_Named):
@@ -317,7 +305,7 @@ class LeaseSuspect(_Named):
 
     def __init__(self, name: str, kind: str = "lock") -> None:
         message = f"the lease of {kind} {name!r} is suspect: no renewal was answered within its crash_release; check()"
-        super().__init__(f"{message} asks the server whether it still holds", kind=kind, name=name)
+        super().__init__(f"{message} asks the server whether it still holds", name, kind)
 
 
 #: What to do where the error itself says nothing better.
@@ -339,17 +327,12 @@ class ServerError(HoldfastError):
     message ends with it where one is known; `holdfast doctor` checks what locks need of a server.
     """
 
-    node: str
-    kind: str
-    server_message: str
-    about: str | None
-
     def __init__(
         self, node: str, kind: str, server_message: str, way_out: str | None = None, about: str | None = None
     ) -> None:
+        self.node, self.kind, self.server_message, self.about = node, kind, server_message, about
         where = f"server {node}" if node else "the server"
-        message = f"{_of(about)}{where} said: {shown(server_message, 500)}; {way_out or _LOOK}"
-        super().__init__(message, node=node, kind=kind, server_message=server_message, about=about)
+        super().__init__(f"{_of(about)}{where} said: {shown(server_message, 500)}; {way_out or _LOOK}")
 
 
 class ScriptRefused(ServerError):
@@ -368,13 +351,9 @@ class ServerUnreachable(HoldfastError):
     check the address, the server and the network between; `holdfast doctor` tries them.
     """
 
-    node: str
-    because: str
-    about: str | None
-
     def __init__(self, node: str, because: str, about: str | None = None, way_out: str | None = None) -> None:
-        message = f"{_of(about)}server {node} cannot be reached: {shown(because, 500)}; {way_out or _REACH}"
-        super().__init__(message, node=node, because=because, about=about)
+        self.node, self.because, self.about = node, because, about
+        super().__init__(f"{_of(about)}server {node} cannot be reached: {shown(because, 500)}; {way_out or _REACH}")
 
 
 class OutcomeUnknown(HoldfastError):
@@ -385,16 +364,12 @@ class OutcomeUnknown(HoldfastError):
     look at the state before repeating what must not be done twice.
     """
 
-    node: str
-    because: str
-    about: str | None
-
     def __init__(self, node: str, because: str, about: str | None = None) -> None:
-        message = (
+        self.node, self.because, self.about = node, because, about
+        super().__init__(
             f"{_of(about)}no answer from server {node}: {shown(because, 500)}; the command may have been executed: "
             "check the state before repeating it"
         )
-        super().__init__(message, node=node, because=because, about=about)
 
 
 class QuorumUnreachable(HoldfastError):
@@ -405,18 +380,11 @@ class QuorumUnreachable(HoldfastError):
     after `restart_delay`.
     """
 
-    needed: int
-    heard: int
-    problems: tuple[str, ...]
-    about: str | None
-
     def __init__(self, needed: int, heard: int, problems: tuple[str, ...], about: str | None = None) -> None:
+        self.needed, self.heard, self.problems, self.about = needed, heard, problems, about
         listed = "; ".join(shown(problem, 500) for problem in problems)
-        message = (
-            f"{_of(about)}{heard} servers gave an answer that counts and {needed} are needed; bring the others back: "
-            f"{listed}"
-        )
-        super().__init__(message, needed=needed, heard=heard, problems=problems, about=about)
+        counted = f"{heard} servers gave an answer that counts and {needed} are needed"
+        super().__init__(f"{_of(about)}{counted}; bring the others back: {listed}")
 
 
 class InsufficientReplicas(_Named):
@@ -426,15 +394,10 @@ class InsufficientReplicas(_Named):
     replicas back, or ask for fewer.
     """
 
-    needed: int
-    acked: int
-
     def __init__(self, name: str, needed: int, acked: int, kind: str = "lock") -> None:
-        message = (
-            f"{kind} {name!r}: {acked} replicas acknowledged and {needed} are needed, so it is not held; bring the "
-            "replicas back, or ask for fewer (sync_replicas)"
-        )
-        super().__init__(message, kind=kind, name=name, needed=needed, acked=acked)
+        self.needed, self.acked = needed, acked
+        message = f"{kind} {name!r}: {acked} replicas acknowledged and {needed} are needed, so it is not held"
+        super().__init__(f"{message}; bring the replicas back, or ask for fewer (sync_replicas)", name, kind)
 
 
 class ClientClosed(HoldfastError):
@@ -450,16 +413,14 @@ class CannotStartThread(HoldfastError, RuntimeError):
     Field: `because`. Way out: allow the process more threads, or acquire before the interpreter shuts down.
     """
 
-    because: str
-
     def __init__(
         self,
         because: str,
         way_out: str = "allow more threads (ulimit -u, the pids limit of the container), or acquire before the "
         "interpreter shuts down",
     ) -> None:
-        message = f"the thread that renews leases could not be started ({because}): {way_out}"
-        super().__init__(message, because=because)
+        self.because = because
+        super().__init__(f"the thread that renews leases could not be started ({because}): {way_out}")
 
 
 class UpgradeRefused(HoldfastError):
@@ -468,14 +429,12 @@ class UpgradeRefused(HoldfastError):
     Field: `name` of the read-write lock. Way out: release the read lease, then acquire the write lock.
     """
 
-    name: str
-
     def __init__(self, name: str) -> None:
-        message = (
+        self.name = name
+        super().__init__(
             f"another reader of rwlock {name!r} is already waiting to become the writer; release the read lease, then "
             "acquire the write lock"
         )
-        super().__init__(message, name=name)
 
 
 class DeclarationMismatch(_Named):
@@ -485,17 +444,15 @@ class DeclarationMismatch(_Named):
     none, and none was given here). Way out: use the same number in every client; `resize()` changes a semaphore's.
     """
 
-    declared: int
-    stored: int
-
     def __init__(self, kind: str, name: str, declared: int, stored: int) -> None:
+        self.declared, self.stored = declared, stored
         unit = {"semaphore": "permits", "barrier": "parties"}.get(kind, "count")
         if stored:
             out = ", or change it with resize()" if kind == "semaphore" else ""
             message = f"{kind} {name!r} has {unit}={stored}, not {declared}; use the same value in every client{out}"
         else:
             message = f"{kind} {name!r} does not exist yet: give its number ({unit}=n)"
-        super().__init__(message, kind=kind, name=name, declared=declared, stored=stored)
+        super().__init__(message, name, kind)
 
 
 class TooManyPermits(HoldfastError):
@@ -504,15 +461,11 @@ class TooManyPermits(HoldfastError):
     Fields: `name`, `asked`, `limit`. Way out: ask for fewer, or `resize()` it.
     """
 
-    name: str
-    asked: int
-    limit: int
-
     def __init__(self, name: str, asked: int, limit: int) -> None:
-        message = (
+        self.name, self.asked, self.limit = name, asked, limit
+        super().__init__(
             f"{asked} permits of semaphore {name!r} can never be granted: it has {limit}; ask for fewer, or resize() it"
         )
-        super().__init__(message, name=name, asked=asked, limit=limit)
 
 
 class BrokenBarrierError(HoldfastError):
@@ -522,10 +475,9 @@ class BrokenBarrierError(HoldfastError):
     Field: `name`. Way out: `reset()` makes it usable again.
     """
 
-    name: str
-
     def __init__(self, name: str) -> None:
-        super().__init__(f"barrier {name!r} is broken; reset() makes it usable again", name=name)
+        self.name = name
+        super().__init__(f"barrier {name!r} is broken; reset() makes it usable again")
 
 
 class OptimisticConflict(HoldfastError):
@@ -534,12 +486,10 @@ class OptimisticConflict(HoldfastError):
     Fields: `keys`, `attempts`. Way out: more attempts, or a lock where contention is the rule.
     """
 
-    keys: tuple[str, ...]
-    attempts: int
-
     def __init__(self, keys: tuple[str, ...], attempts: int) -> None:
-        message = f"{', '.join(keys)} changed during each of {attempts} attempts; allow more attempts, or take a lock"
-        super().__init__(message, keys=keys, attempts=attempts)
+        self.keys, self.attempts = keys, attempts
+        changed = f"{', '.join(keys)} changed during each of {attempts} attempts"
+        super().__init__(f"{changed}; allow more attempts, or take a lock")
 
 
 class OnceConflict(HoldfastError):
@@ -548,10 +498,9 @@ class OnceConflict(HoldfastError):
     Fields: `name`. Way out: a key of its own for each request; payment APIs answer 409 or 422 to that.
     """
 
-    name: str
-
     def __init__(self, name: str) -> None:
-        super().__init__(f"once {name!r} was run for another request: the fingerprint differs", name=name)
+        self.name = name
+        super().__init__(f"once {name!r} was run for another request: the fingerprint differs")
 
 
 class MakeFailed(HoldfastError):
@@ -560,11 +509,9 @@ class MakeFailed(HoldfastError):
     Fields: `name` of the lock, and `error`, as text: its type and message. Way out: as for the error itself.
     """
 
-    name: str
-    error: str
-
     def __init__(self, name: str, error: str) -> None:
-        super().__init__(f"{name!r} could not be made by the one who tried: {error}", name=name, error=error)
+        self.name, self.error = name, error
+        super().__init__(f"{name!r} could not be made by the one who tried: {error}")
 
 
 class StaleFencingToken(HoldfastError):
@@ -574,13 +521,9 @@ class StaleFencingToken(HoldfastError):
     resource did not say). Way out: stop writing; acquire a new lease.
     """
 
-    resource: str
-    token: int
-    seen: int | None
-
     def __init__(self, resource: str, token: int, seen: int | None) -> None:
-        message = (
+        self.resource, self.token, self.seen = resource, token, seen
+        super().__init__(
             f"fencing token {token} is refused by {resource!r}, which has seen {seen or 'a newer one'}: the lease it "
             "belongs to is over; acquire a new one"
         )
-        super().__init__(message, resource=resource, token=token, seen=seen)

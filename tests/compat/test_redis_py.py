@@ -299,7 +299,7 @@ def test_errors_are_theirs_and_ours(lock_of: Callable[..., Any], raw: Any, uniqu
 def test_errors_of_the_server(ours: holdfast.HoldfastError, wanted: type[Exception]) -> None:
     made = errors.as_theirs(ours, "x")
     assert isinstance(made, wanted) and str(made) == str(ours) and repr(made)
-    assert all(getattr(made, field) == value for field, value in ours._fields.items())
+    assert all(getattr(made, field) == value for field, value in vars(ours).items())
     assert type(pickle.loads(pickle.dumps(made))) is type(made)
 
 

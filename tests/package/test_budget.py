@@ -25,7 +25,7 @@ MOST_LINES = {
     "cli": 3_470,
     "_lua": 2_640,
     "_api": 3_280,
-    TOP: 1_980,
+    TOP: 1_920,
     "compat": 1_000,
     "web": 640,
 }
@@ -39,7 +39,6 @@ FILE_MOST_LINES = 600
 FILES = {
     "_async/client.py": (640, "a method for each thing that a client makes"),
     "_core/waiting.py": (640, "one loop, and the requests that it is made of"),
-    "errors.py": (605, "every error, and what its reader can do"),
     "_engine/link.py": (770, "writing, reading and the end of a connection share what is under way on it"),
     "holdfast_lab/stage.py": (620, "a client and the stage name each other"),
     "holdfast_lab/verdicts.py": (610, "one verdict after the other, each from the same events"),

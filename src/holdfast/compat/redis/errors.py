@@ -20,6 +20,7 @@ from holdfast.errors import (
     OutcomeUnknown,
     ServerError,
     ServerUnreachable,
+    revived,
 )
 
 __all__ = [
@@ -78,11 +79,7 @@ _KINDS: tuple[tuple[type[HoldfastError], type[HoldfastError]], ...] = (
 def as_theirs(error: HoldfastError, lock_name: str) -> HoldfastError:
     kind = next(kind for ours, kind in _KINDS if isinstance(error, ours))
     base = next(base for base in kind.__mro__ if base.__module__ == theirs.__name__)
-    fields = {**vars(base("")), **error._fields, "lock_name": lock_name}
-    fields.pop("message", None)
-    made = kind.__new__(kind)
-    HoldfastError.__init__(made, error.message, **fields)
-    return made
+    return revived(kind, {**vars(base("")), **vars(error), "lock_name": lock_name})
 
 
 @contextmanager
