@@ -142,7 +142,7 @@ def test_every_status_is_in_the_documentation() -> None:
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
     table = page[page.index("## Exit status") : page.index("## JSON")]
     documented = {int(number) for row in re.findall(r"^\| ([\d, ]+) \|", table, re.M) for number in row.split(",")}
-    defined = {value for name, value in vars(exits).items() if name in exits.__all__ and name.isupper()}
+    defined = {value for name, value in vars(exits).items() if name.isupper() and not name.startswith("_")}
     defined.discard(exits.SIGNALLED)  # a base, not a status: "128 + N"
     assert documented == defined
 

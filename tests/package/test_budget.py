@@ -22,12 +22,12 @@ MOST_LINES = {
     "_front": 1_500,
     "_runtime": 640,
     "_reports": 570,
-    "cli": 3_470,
+    "cli": 3_390,
     "_lua": 2_640,
     "_api": 3_280,
     TOP: 1_920,
     "compat": 1_000,
-    "web": 640,
+    "web": 630,
 }
 LAB_MOST_LINES = 7_200
 #: The threads API is generated from `_async`: a smaller share of it than this is by hand, or comments are left out.

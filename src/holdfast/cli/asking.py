@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from holdfast import Cancel, Client, Lease
     from holdfast.cli.signals import Signals
 
-__all__ = ["acquired", "held_by", "sharers", "telling"]
-
 #: When it is said first what is waited for, and when again, s; how often it is looked while the server is in trouble.
 _FIRST_SAID_S, _SAID_AGAIN_S, _TROUBLE_S = 0.5, 30.0, 1.0
 #: For how long a look is waited for before it is said that there is no answer, s.

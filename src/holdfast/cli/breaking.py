@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from holdfast import Asked, Broken, Client, Holder
 
-__all__ = ["main_of_ask", "main_of_break"]
-
 #: The fencing token of no holder.
 _NO_ONE = -1
 

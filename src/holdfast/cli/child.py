@@ -21,8 +21,6 @@ from typing import NoReturn
 from holdfast.cli import exits
 from holdfast.cli.signals import Mask, as_before, forked
 
-__all__ = ["Command"]
-
 #: From linux/prctl.h: the signal to get when the parent dies.
 _PR_SET_PDEATHSIG = 1
 

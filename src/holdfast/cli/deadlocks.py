@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from holdfast import Client, Deadlock
 
-__all__ = ["main"]
-
 _EPILOG = """\
 examples:
   holdfast deadlocks

@@ -20,8 +20,6 @@ from holdfast.cli.options import Parser, add_server_options, client_options, pri
 from holdfast.cli.report import answering, clean, emit_json
 from holdfast.cli.survey import Facts, Survey, survey
 
-__all__ = ["CHECKS", "Finding", "examine", "examine_all", "main"]
-
 #: Oldest versions that are supported.
 _OLDEST: dict[str, tuple[int, ...]] = {"redis": (6, 2), "valkey": (7, 2)}
 #: Beyond this the clocks of server and client are worth a word (it harms no lock), s.

@@ -6,26 +6,6 @@ status of its command; a command that uses the same numbers can be told apart by
 
 from __future__ import annotations
 
-__all__ = [
-    "CANNOT_EXECUTE",
-    "DEADLOCK",
-    "INTERNAL",
-    "LEASE_LOST",
-    "NOT_ACQUIRED",
-    "NOT_FOUND",
-    "NOT_HELD",
-    "OK",
-    "REFUSED",
-    "SIGNALLED",
-    "SYSTEM",
-    "UNAVAILABLE",
-    "UNUSABLE",
-    "USAGE",
-    "UsageError",
-    "sentence",
-    "status_of",
-]
-
 #: Done (for `run`: the command ended with 0).
 OK = 0
 #: `deadlocks`: there are some.

@@ -22,8 +22,6 @@ from typing import NoReturn
 from holdfast._runtime.clock import clock  # the same in all processes
 from holdfast.cli.signals import Mask, forked
 
-__all__ = ["Guard"]
-
 #: Kill at (s, `clock`). Smaller than PIPE_BUF, so that it is written and read whole.
 _ORDER = struct.Struct("=d")
 _NEVER = float("inf")

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from holdfast import Client, Listed
 
-__all__ = ["main"]
-
 _EPILOG = """\
 examples:
   holdfast list

@@ -10,18 +10,6 @@ from typing import Any, NoReturn
 
 from holdfast.cli.exits import UsageError
 
-__all__ = [
-    "TTL_MAX_S",
-    "Parser",
-    "add_report_options",
-    "add_server_options",
-    "client_options",
-    "duration",
-    "private_server",
-    "shortened",
-    "split_command",
-]
-
 #: The longest lease that the library allows, s.
 TTL_MAX_S = 365 * 86_400.0
 #: What is longer is as good as this, some thirty years, for which every system can wait, s.

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from datetime import datetime
 
-__all__ = ["JSON_VERSION", "answering", "any_output", "clean", "emit_json", "json_line", "say", "stamp"]
-
 #: Version of the JSON envelope. Fields may be added without a new one; none change or go.
 JSON_VERSION = 1
 

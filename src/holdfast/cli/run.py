@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from holdfast import AcquireTimeout, Client, Election, Lease, Lock, ReadLock, Semaphore
 
-__all__ = ["main", "main_of_elect"]
-
 #: Less than this is not worth a request (and no ttl): --at-least is over, s.
 _MOMENT_S = 0.01
 

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["SERVICES", "Service", "recognize"]
-
 
 @dataclass(frozen=True)
 class Service:

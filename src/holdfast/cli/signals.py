@@ -18,8 +18,6 @@ from typing import NoReturn, TypeAlias
 from holdfast._runtime.waits import ring, silent_bell
 from holdfast.cli import exits
 
-__all__ = ["ENDING", "JOBS", "PASSED_ON", "Mask", "Signals", "as_before", "forked"]
-
 #: What asks a program to end.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 #: What is passed on to the command, besides.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from holdfast import Client, Holder, Listed, SemaphoreStatus
 
-__all__ = ["main"]
-
 _EPILOG = """\
 examples:
   holdfast status nightly-report

@@ -33,8 +33,6 @@ from holdfast.errors import quoted
 if TYPE_CHECKING:
     from holdfast import Lease
 
-__all__ = ["TTL_MIN_S", "Supervisor"]
-
 #: A command cannot be ended reliably in the time that a shorter lease leaves.
 TTL_MIN_S = 1.0
 #: Told to end when this part of the lease is left, but not more than the second (s): enough for any program.

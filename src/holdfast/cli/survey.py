@@ -21,8 +21,6 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 from holdfast._core.probing import hears, say
 from holdfast.cli.services import Service, recognize
 
-__all__ = ["Facts", "Survey", "survey"]
-
 #: How long a server has for each answer, s.
 _PATIENCE_S = 5.0
 

@@ -18,24 +18,6 @@ if TYPE_CHECKING:
 
     from holdfast import Client, Holder, Listed, Waiter
 
-__all__ = [
-    "Answer",
-    "answered",
-    "connected",
-    "fitted",
-    "hold_s",
-    "holding",
-    "named",
-    "noted",
-    "person",
-    "row",
-    "span",
-    "sums",
-    "table",
-    "waiters",
-    "width_of_output",
-]
-
 #: No column is cut below this.
 _LEAST = 12
 #: Where nothing is cut, no column is filled up beyond this: one long name would move all others.

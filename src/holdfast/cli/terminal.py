@@ -12,8 +12,6 @@ from __future__ import annotations
 import os
 import signal
 
-__all__ = ["JOB_CONTROL", "Terminal"]
-
 #: Stopped by one of these: by the terminal, and not by a sender who means the command alone.
 JOB_CONTROL = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 

@@ -31,8 +31,6 @@ from holdfast.web.view import id_of
 if TYPE_CHECKING:
     from holdfast import Client, Listed
 
-__all__ = ["main"]
-
 _EPILOG = """\
 examples:
   holdfast top

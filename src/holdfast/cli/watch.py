@@ -16,8 +16,6 @@ from holdfast.cli.table import named, person
 if TYPE_CHECKING:
     from holdfast import Change
 
-__all__ = ["main"]
-
 _EPILOG = """\
 examples:
   holdfast watch nightly-report

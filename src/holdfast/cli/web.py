@@ -19,8 +19,6 @@ from holdfast.cli.exits import UsageError
 from holdfast.cli.options import Parser, add_server_options, client_options, duration
 from holdfast.cli.report import say
 
-__all__ = ["main"]
-
 _EPILOG = """\
 examples:
   holdfast web

@@ -26,8 +26,6 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.web import view
 from holdfast.web.poller import Poller
 
-__all__ = ["application"]
-
 _STATIC = Path(__file__).parent / "static"
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "

@@ -22,8 +22,6 @@ from holdfast.errors import HoldfastError
 from holdfast.web import view
 from holdfast.web.rates import Rates
 
-__all__ = ["Poller"]
-
 #: Rows of the table, at most: more are not looked for.
 ROWS_MAX = 20_000
 #: Locks whose changes are remembered, changes of each, and for how long, s.

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from holdfast import Listed
 
-__all__ = ["OVER_S", "Rate", "Rates"]
-
 #: Over which a rate is taken; and for how long one is, at most, that is kept as it was before a lease began, s.
 OVER_S, KEPT_MOST_S = 10.0, 20.0
 

@@ -11,8 +11,6 @@ from typing import Any
 from holdfast import Change, Deadlock, Holder, Listed, Waiter
 from holdfast.web.rates import Rate
 
-__all__ = ["KINDS", "change_of", "deadlock_of", "detail_of", "id_by", "id_of", "label", "metrics", "ms", "row_of"]
-
 KINDS = ("lock", "rwlock", "multilock", "semaphore", "election")
 
 
