@@ -7,15 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING
 
+import holdfast
 from holdfast.cli import exits
 from holdfast.cli.report import say
+from holdfast.cli.signals import Signals
 from holdfast.errors import shown
-
-if TYPE_CHECKING:
-    from holdfast import Cancel, Client, Lease
-    from holdfast.cli.signals import Signals
 
 #: When it is said first what is waited for, and when again, s; how often it is looked while the server is in trouble.
 _FIRST_SAID_S, _SAID_AGAIN_S, _TROUBLE_S = 0.5, 30.0, 1.0
@@ -27,21 +24,19 @@ _NEVER = float("inf")
 
 
 def acquired(
-    acquire: Callable[[Cancel], Lease],
+    acquire: Callable[[holdfast.Cancel], holdfast.Lease],
     signals: Signals,
     what: Callable[[], str],
     waits: str,
     timeout_s: float | None = None,
-) -> Lease:
+) -> holdfast.Lease:
     """Return the lease that a command needs, and say meanwhile what it waits for.
 
     Raises SystemExit when a signal comes first; a lease that came then is left to the closing of its client.
     """
-    from holdfast import AcquireCancelled
-
     lease = None
     with (
-        suppress(AcquireCancelled),
+        suppress(holdfast.AcquireCancelled),
         telling(what, f"waiting {waits}", timeout_s) if timeout_s != 0.0 else nullcontext(),
     ):
         lease = acquire(signals.ending)
@@ -96,23 +91,19 @@ def _tell(over: threading.Event, what: Callable[[], str], waits_for: str, timeou
 
 def _look(what: Callable[[], str]) -> tuple[str, bool]:
     """Return what is found, and whether the server is in trouble."""
-    from holdfast import HoldfastError, ServerUnreachable
-
     try:
         return what(), False
-    except ServerUnreachable as error:
+    except holdfast.ServerUnreachable as error:
         return f": server {error.node} cannot be reached ({shown(error.because)})", True
-    except HoldfastError as error:
+    except holdfast.HoldfastError as error:
         return f": {error}", True
 
 
-def held_by(client: Client, name: str) -> str:
+def held_by(client: holdfast.Client, name: str) -> str:
     """Why a lock is not to be had, in a few words."""
-    from holdfast import ConfigurationError
-
     try:
         readers = client.rwlock(name).readers()
-    except ConfigurationError:
+    except holdfast.ConfigurationError:
         readers = 0  # over a quorum there are none
     if readers:
         return f"held by {sharers(readers)}"

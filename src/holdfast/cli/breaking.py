@@ -5,19 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+import holdfast
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_report_options, duration
 from holdfast.cli.report import say
 from holdfast.cli.table import Answer, answered, holding
 from holdfast.errors import quoted
 from holdfast.web.view import KINDS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from holdfast import Asked, Broken, Client, Holder
 
 #: The fencing token of no holder.
 _NO_ONE = -1
@@ -77,7 +74,7 @@ def _holder(given: str) -> int | str:
     return int(given) if given.isascii() and given.isdigit() and len(given) < 20 else given
 
 
-def _break(client: Client, options: argparse.Namespace) -> Answer:
+def _break(client: holdfast.Client, options: argparse.Namespace) -> Answer:
     holders = [options.holder]
     if not options.yes:
         shown = _shown(client, options)
@@ -106,7 +103,7 @@ def _break(client: Client, options: argparse.Namespace) -> Answer:
     return Answer({**facts, "forced": [holder.token for holder in forced]}, lines)
 
 
-def _shown(client: Client, options: argparse.Namespace) -> Broken:
+def _shown(client: holdfast.Client, options: argparse.Namespace) -> holdfast.Broken:
     """Find what is held, by breaking what no one has."""
     kinds: tuple[Any, ...] = ("lock", "semaphore", "election") if options.kind is None else (options.kind,)
     seen = [client.break_(options.name, kind=kind, holder=_NO_ONE) for kind in kinds]  # which breaks nothing
@@ -118,7 +115,7 @@ def _shown(client: Client, options: argparse.Namespace) -> Broken:
     return held[0] if held else seen[0]
 
 
-def _confirmed(name: str, shown: Broken) -> bool:
+def _confirmed(name: str, shown: holdfast.Broken) -> bool:
     for holder in shown.found:
         fence = f"fencing token {holder.fencing_token}, " if holder.fencing_token else ""
         say(f"{shown.kind} {quoted(name)} is held by {holder} ({fence}token {holder.token})")
@@ -126,7 +123,7 @@ def _confirmed(name: str, shown: Broken) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _ask(client: Client, options: argparse.Namespace) -> Answer:
+def _ask(client: holdfast.Client, options: argparse.Namespace) -> Answer:
     asked = client.ask(options.name, kind=options.kind, holder=options.holder, reason=options.reason)
     if not asked.holders and not asked.deaf:
         return _none(options.name, asked)
@@ -138,7 +135,7 @@ def _ask(client: Client, options: argparse.Namespace) -> Answer:
     return Answer({**facts, "deaf": [holder.token for holder in asked.deaf]}, lines, status)
 
 
-def _none(name: str, came: Broken | Asked) -> Answer:
+def _none(name: str, came: holdfast.Broken | holdfast.Asked) -> Answer:
     """Tell that the holder that was meant is there no more."""
     facts = _facts(name, came.kind, (), came.found)
     if not came.found:
@@ -146,5 +143,7 @@ def _none(name: str, came: Broken | Asked) -> Answer:
     return Answer(facts, [f"{came.kind} {name} is held by another one now: {came.found[0]}"], exits.NOT_ACQUIRED)
 
 
-def _facts(name: str, kind: str | None, holders: Sequence[Holder], found: Sequence[Holder] = ()) -> dict[str, Any]:
+def _facts(
+    name: str, kind: str | None, holders: Sequence[holdfast.Holder], found: Sequence[holdfast.Holder] = ()
+) -> dict[str, Any]:
     return {"name": name, "kind": kind, "holders": [*map(holding, holders)], "found": [*map(holding, found)]}

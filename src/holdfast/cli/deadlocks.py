@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 
+import holdfast
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_report_options
 from holdfast.cli.table import Answer, answered, span
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Iterator, Sequence
-
-    from holdfast import Client, Deadlock
 
 _EPILOG = """\
 examples:
@@ -33,13 +29,13 @@ def main(words: list[str]) -> int:
     return answered(parser.parse_args(words), "deadlocks", _ask)
 
 
-def _ask(client: Client, _options: Namespace) -> Answer:
+def _ask(client: holdfast.Client, _options: Namespace) -> Answer:
     found = client.deadlocks()
     facts = {"deadlocks": [dataclasses.asdict(each) for each in found]}
     return Answer(facts, _lines(found), exits.DEADLOCK if found else exits.OK)
 
 
-def _lines(found: Sequence[Deadlock]) -> Iterator[str]:
+def _lines(found: Sequence[holdfast.Deadlock]) -> Iterator[str]:
     if not found:
         yield "no deadlock"
     for number, deadlock in enumerate(found, 1):

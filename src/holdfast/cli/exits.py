@@ -6,6 +6,8 @@ status of its command; a command that uses the same numbers can be told apart by
 
 from __future__ import annotations
 
+import holdfast
+
 #: Done (for `run`: the command ended with 0).
 OK = 0
 #: `deadlocks`: there are some.
@@ -48,28 +50,26 @@ class UsageError(Exception):
 
 
 def status_of(error: BaseException) -> int:
-    from holdfast import errors
-
-    if isinstance(error, (UsageError, errors.ConfigurationError, errors.DeclarationMismatch, errors.TooManyPermits)):
+    if isinstance(
+        error, (UsageError, holdfast.ConfigurationError, holdfast.DeclarationMismatch, holdfast.TooManyPermits)
+    ):
         return USAGE
-    if isinstance(error, (errors.AcquireTimeout, errors.AcquireCancelled, errors.AlreadyHeld)):
+    if isinstance(error, (holdfast.AcquireTimeout, holdfast.AcquireCancelled, holdfast.AlreadyHeld)):
         return NOT_ACQUIRED
-    if isinstance(error, (errors.LeaseLost, errors.NotHeld)):
+    if isinstance(error, (holdfast.LeaseLost, holdfast.NotHeld)):
         return LEASE_LOST
-    if isinstance(error, errors.ScriptRefused) or getattr(error, "kind", None) in _NO_ENTRY:
+    if isinstance(error, holdfast.ScriptRefused) or getattr(error, "kind", None) in _NO_ENTRY:
         return REFUSED
-    if isinstance(error, errors.HoldfastError):
-        return SYSTEM if isinstance(error, errors.CannotStartThread) else UNAVAILABLE
+    if isinstance(error, holdfast.HoldfastError):
+        return SYSTEM if isinstance(error, holdfast.CannotStartThread) else UNAVAILABLE
     return SYSTEM if isinstance(error, OSError) else INTERNAL
 
 
 def sentence(error: BaseException) -> str:
     """Tell people about an error. Never shows what a URL says about users and passwords."""
-    from holdfast import errors
-
-    if isinstance(error, errors.ServerUnreachable):
+    if isinstance(error, holdfast.ServerUnreachable):
         return str(error).replace(_ADDRESS, f"{_ADDRESS} (--url or HOLDFAST_URL)", 1)
-    if isinstance(error, (errors.HoldfastError, UsageError)):
+    if isinstance(error, (holdfast.HoldfastError, UsageError)):
         return str(error)
     what = error.strerror if isinstance(error, OSError) else None
     what = f"the system says: {what}" if what else f"internal error: {type(error).__name__}: {error}"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import holdfast
 from holdfast.cli.options import Parser, add_report_options
 from holdfast.cli.table import Answer, answered, named, person, row, span, sums, table, width_of_output
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Iterator, Sequence
-
-    from holdfast import Client, Listed
 
 _EPILOG = """\
 examples:
@@ -37,13 +34,13 @@ def main(words: list[str]) -> int:
     return answered(parser.parse_args(words), "list", _ask)
 
 
-def _ask(client: Client, options: Namespace) -> Answer:
+def _ask(client: holdfast.Client, options: Namespace) -> Answer:
     found = [each for each in client.list(options.pattern) if each.waiters or not options.waiting]
     facts = {"pattern": options.pattern, "locks": [_fact(each) for each in found]}
     return Answer(facts, _lines(sorted(found, key=lambda each: (each.name, each.kind)), options.waiting))
 
 
-def _fact(found: Listed) -> dict[str, Any]:
+def _fact(found: holdfast.Listed) -> dict[str, Any]:
     return {
         "kind": found.kind,
         "name": found.name,
@@ -65,7 +62,7 @@ def _fact(found: Listed) -> dict[str, Any]:
     }
 
 
-def _lines(found: Sequence[Listed], waiting: bool) -> Iterator[str]:
+def _lines(found: Sequence[holdfast.Listed], waiting: bool) -> Iterator[str]:
     if not found:
         yield "no lock is waited for" if waiting else "no lock is held or waited for"
         return

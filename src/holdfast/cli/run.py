@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
+import holdfast
 from holdfast._runtime.clock import clock
 from holdfast.cli import exits
 from holdfast.cli.asking import acquired, held_by
@@ -29,11 +30,6 @@ from holdfast.cli.report import say
 from holdfast.cli.signals import Signals
 from holdfast.cli.supervise import TTL_MIN_S, Supervisor
 from holdfast.errors import quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast import AcquireTimeout, Client, Election, Lease, Lock, ReadLock, Semaphore
 
 #: Less than this is not worth a request (and no ttl): --at-least is over, s.
 _MOMENT_S = 0.01
@@ -182,8 +178,6 @@ def _check(options: argparse.Namespace, parser: Parser) -> None:
 
 
 def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, str]) -> int:
-    import holdfast
-
     # What others see of us on the server: not the URL, and not the command's arguments, which may hold secrets.
     sys.argv = [f"holdfast run {options.name} -- {os.path.basename(argv[0])}"]
     client = holdfast.connect(
@@ -223,7 +217,9 @@ def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, st
         os._exit(status)
 
 
-def _wanted(client: Client, options: argparse.Namespace) -> tuple[Lock | ReadLock | Semaphore, str, Callable[[], str]]:
+def _wanted(
+    client: holdfast.Client, options: argparse.Namespace
+) -> tuple[holdfast.Lock | holdfast.ReadLock | holdfast.Semaphore, str, Callable[[], str]]:
     """Make what is asked for, which sends nothing: how it is called, and what asks the server why it is waited for."""
     name = quoted(options.name)
     if options.slots is None:
@@ -238,10 +234,8 @@ def _wanted(client: Client, options: argparse.Namespace) -> tuple[Lock | ReadLoc
     return slots, f"one of {options.slots} slots of {name}", look
 
 
-def _say_why(error: AcquireTimeout, client: Client, options: argparse.Namespace) -> None:
+def _say_why(error: holdfast.AcquireTimeout, client: holdfast.Client, options: argparse.Namespace) -> None:
     """Say why the command is not run."""
-    import holdfast
-
     waited = f"; waited {error.waited_s:.1f} s" if options.wait else ""
     if isinstance(error, holdfast.QueueFull):
         waited = f", and {options.queue_limit} wait for it already"
@@ -255,7 +249,7 @@ def _say_why(error: AcquireTimeout, client: Client, options: argparse.Namespace)
     say(f"lock {quoted(options.name)} is {held}{waited}")
 
 
-def _given_back(lease: Lease, at_least_s: float, *, told: bool) -> bool:
+def _given_back(lease: holdfast.Lease, at_least_s: float, *, told: bool) -> bool:
     """Release it, or have it end after that time."""
     name = quoted(lease.name)
     if told or at_least_s <= _MOMENT_S:
@@ -266,8 +260,6 @@ def _given_back(lease: Lease, at_least_s: float, *, told: bool) -> bool:
 
 def _end(end: Callable[[], object], otherwise: str, *, told: bool = False) -> bool:
     """Give a lease back; False when it was lost before, which is said unless it has been `told`."""
-    import holdfast
-
     try:
         end()
     except (holdfast.LeaseLost, holdfast.LeaseReleased) as error:
@@ -305,8 +297,6 @@ def main_of_elect(words: list[str]) -> int:
 
 
 def _elect(options: argparse.Namespace, argv: list[str], environment: dict[str, str]) -> int:
-    import holdfast
-
     signals = Signals()
     has_led = False
     pause_s = _PAUSE_S
@@ -326,15 +316,13 @@ def _elect(options: argparse.Namespace, argv: list[str], environment: dict[str, 
         has_led, pause_s = True, _PAUSE_S
 
 
-def _led_by(election: Election) -> str:
+def _led_by(election: holdfast.Election) -> str:
     leader = election.leader()
     return ", which no one leads just now" if leader is None else f", led by {leader}"
 
 
 def _lead(options: argparse.Namespace, argv: list[str], environment: dict[str, str], signals: Signals) -> int | None:
     """Lead once; returns the exit status, or None when the lead was lost."""
-    import holdfast
-
     with holdfast.connect(**client_options(options), ttl=options.ttl) as client:
         election = client.election(options.name)
         with Supervisor(argv, {**environment, "HOLDFAST_NAME": options.name}, signals) as supervisor:

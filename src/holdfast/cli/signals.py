@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NoReturn, TypeAlias
 
+import holdfast
 from holdfast._runtime.waits import ring, silent_bell
 from holdfast.cli import exits
 
@@ -53,10 +54,8 @@ class Signals:
     """Made in the main thread, once; what asks to end is caught from then on."""
 
     def __init__(self) -> None:
-        from holdfast import Cancel
-
         #: Set once a signal of `ENDING` has come, and the first of these; 0: none.
-        self.ending = Cancel()
+        self.ending = holdfast.Cancel()
         self.ended_by = 0
         self._unread: deque[int] = deque()
         self._bell = silent_bell()

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import holdfast
 from holdfast.cli.asking import sharers
 from holdfast.cli.options import Parser, add_report_options
 from holdfast.cli.table import Answer, answered, holding, noted, span, waiters
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Iterator
-
-    from holdfast import Client, Holder, Listed, SemaphoreStatus
 
 _EPILOG = """\
 examples:
@@ -31,14 +28,14 @@ exit status: 0 when the server answered, whether the lock is held or free;
 class _Seen:
     """All that has the name. `also`: by its kind, what is no lock. `slots`: those of `holdfast run --slots`."""
 
-    lock: Listed
-    semaphore: Listed
-    election: Listed
+    lock: holdfast.Listed
+    semaphore: holdfast.Listed
+    election: holdfast.Listed
     also: dict[str, dict[str, Any]]
-    slots: SemaphoreStatus | None
+    slots: holdfast.SemaphoreStatus | None
 
     @property
-    def main(self) -> Listed:
+    def main(self) -> holdfast.Listed:
         """The first of them that is held or waited for."""
         return next(
             (each for each in (self.lock, self.semaphore, self.election) if each.held or each.waiters), self.lock
@@ -56,14 +53,12 @@ def main(words: list[str]) -> int:
     return answered(parser.parse_args(words), "status", _ask)
 
 
-def _ask(client: Client, options: Namespace) -> Answer:
+def _ask(client: holdfast.Client, options: Namespace) -> Answer:
     seen = _look(client, options.name)
     return Answer(_facts(seen), (f"{label:<14} {value}" for label, value in _lines(seen)))
 
 
-def _look(client: Client, name: str) -> _Seen:
-    import holdfast
-
+def _look(client: holdfast.Client, name: str) -> _Seen:
     try:
         (lock, semaphore, election), also = client.lock(name)._everything()
         slots = client.semaphore(name).status() if semaphore.permits else None
@@ -75,12 +70,10 @@ def _look(client: Client, name: str) -> _Seen:
     return _Seen(lock, semaphore, election, also, slots if slots and slots.permits else None)
 
 
-def _locks_alone(client: Client, name: str) -> _Seen:
-    from holdfast import Listed
-
-    def seen(kind: Any, holder: Holder | None, waiters: int = 0, fence: int = 0) -> Listed:
+def _locks_alone(client: holdfast.Client, name: str) -> _Seen:
+    def seen(kind: Any, holder: holdfast.Holder | None, waiters: int = 0, fence: int = 0) -> holdfast.Listed:
         holders = () if holder is None else (holder,)
-        return Listed(kind, name, holders, len(holders), (), waiters, fence, 0, datetime.now(UTC))
+        return holdfast.Listed(kind, name, holders, len(holders), (), waiters, fence, 0, datetime.now(UTC))
 
     status, leader = client.lock(name).status(), client.election(name).leader()
     lock = seen("lock", status.holder, status.waiters, status.fencing_token)
@@ -112,7 +105,7 @@ def _facts(seen: _Seen) -> dict[str, Any]:
     }
 
 
-def _person(holder: Holder | None) -> dict[str, Any] | None:
+def _person(holder: holdfast.Holder | None) -> dict[str, Any] | None:
     if holder is None:
         return None
     return {**holding(holder), "holdfast": holder.ours, "remaining_s": holder.remaining_s}
@@ -145,7 +138,7 @@ def _lines(seen: _Seen) -> Iterator[tuple[str, str]]:
             yield "odd key", f"{each.odd} holds what holdfast does not write"
 
 
-def _named(found: Listed) -> Iterator[str]:
+def _named(found: holdfast.Listed) -> Iterator[str]:
     """Yield a line for each of those that are named, and one for the others."""
     for each in found.holders:
         who = f"token {each.token}" if each.host is None else f"{each.host}, pid {each.pid} ({each.program})"
@@ -155,7 +148,7 @@ def _named(found: Listed) -> Iterator[str]:
         yield f"and {found.held - len(found.holders)} more"
 
 
-def _about(label: str, holder: Holder) -> Iterator[tuple[str, str]]:
+def _about(label: str, holder: holdfast.Holder) -> Iterator[tuple[str, str]]:
     if holder.host is not None:
         yield label, f"{holder.host}, pid {holder.pid}"
         yield "program", str(holder.program)

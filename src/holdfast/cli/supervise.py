@@ -19,8 +19,8 @@ import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING
 
+import holdfast
 from holdfast._runtime.clock import clock
 from holdfast.cli import exits
 from holdfast.cli.child import Command
@@ -29,9 +29,6 @@ from holdfast.cli.report import say
 from holdfast.cli.signals import JOBS, PASSED_ON, Signals
 from holdfast.cli.terminal import JOB_CONTROL, Terminal
 from holdfast.errors import quoted
-
-if TYPE_CHECKING:
-    from holdfast import Lease
 
 #: A command cannot be ended reliably in the time that a shorter lease leaves.
 TTL_MIN_S = 1.0
@@ -75,7 +72,9 @@ class Supervisor:
         self._guard.dismiss()
         self._terminal.close()
 
-    def run(self, lease: Lease, span_s: float, *, max_hold_s: float | None = None, on_wanted: int | None = None) -> int:
+    def run(
+        self, lease: holdfast.Lease, span_s: float, *, max_hold_s: float | None = None, on_wanted: int | None = None
+    ) -> int:
         """Run the command under the lease, to its end; returns its exit status as a shell would say it.
 
         `span_s` is how long the lease lasts without renewal. `max_hold_s`: when it ends in any case. `on_wanted`: the
@@ -118,7 +117,7 @@ class Supervisor:
             say(f"lock {quoted(lease.name)}: {self.ended_for}")
         return command.status
 
-    def prepare(self, lease: Lease, span_s: float, max_hold_s: float | None) -> None:
+    def prepare(self, lease: holdfast.Lease, span_s: float, max_hold_s: float | None) -> None:
         """Set what follows from the lease that the command will run under."""
         self._lease = lease
         #: A deadline behind this is that of --max-hold. As every one is, where the lease needs no renewal until then.

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
+import holdfast
 from holdfast._core.probing import hears, say
 from holdfast.cli.services import Service, recognize
 
@@ -110,8 +111,6 @@ class Survey:
 
 def survey(url: str | None, namespace: str | None) -> Survey:
     """Ask around. Raises when no server can be reached, or does not let us in."""
-    import holdfast
-
     with holdfast.connect(url, namespace=namespace) as client:
         url = url if url is not None else os.environ.get("HOLDFAST_URL") or "redis://localhost:6379"
         parts = urlsplit(url)
@@ -161,8 +160,6 @@ def _servers(client: Any, kind: str) -> list[str]:
 
 def _ask_sentinels(found: Survey, parts: SplitResult) -> list[str]:
     """Return the addresses of the master that they name, and note what is wrong with them."""
-    import holdfast
-
     addresses, options = parts.netloc.rpartition("@")[2].split(","), parse_qsl(parts.query)
     theirs = urlencode([(name[9:], value) for name, value in options if name.startswith("sentinel_")])
     scheme, service = parts.scheme.partition("+")[0], parts.path.split("/")[1]
@@ -208,8 +205,6 @@ def _ask(client: Any, place: int, facts: Facts) -> None:
 
 def _let_in(ask: Callable[..., Any]) -> None:
     """Raise what a lock would raise if it could not even connect."""
-    import holdfast
-
     try:
         ask("PING")
     except holdfast.ServerError as error:
@@ -223,8 +218,6 @@ def _say(client: Any, place: int | None, *words: str) -> Any:
 
 def _told(ask: Callable[..., Any], *words: str, refusals: list[str] | None = None) -> Any:
     """The answer, or None when this user does not get one; `refusals` gets what was said instead."""
-    import holdfast
-
     try:
         return ask(*words)
     except holdfast.HoldfastError as error:
@@ -256,8 +249,6 @@ def _measure(ask: Callable[..., Any], facts: Facts) -> None:
 
 def _try_a_lock(found: Survey, url: str, namespace: str | None) -> None:
     """Take a lock, extend it, hand it over to a waiter, release it."""
-    import holdfast
-
     name = f"{_NAME}-{os.urandom(8).hex()}"
 
     def wait() -> float:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import sys
 import unicodedata
+from argparse import Namespace
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import holdfast
 from holdfast.cli import exits
 from holdfast.cli.options import client_options
 from holdfast.cli.report import answering, clean, emit_json, stamp
 from holdfast.web.view import label
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-    from holdfast import Client, Holder, Listed, Waiter
 
 #: No column is cut below this.
 _LEAST = 12
@@ -25,10 +22,8 @@ _FILLED_MAX = 48
 
 
 @contextmanager
-def connected(options: Namespace, command: str) -> Iterator[Client]:
+def connected(options: Namespace, command: str) -> Iterator[holdfast.Client]:
     """Yield a client, for a command that answers in JSON if --json says so."""
-    import holdfast
-
     with answering(command, options.json), holdfast.connect(**client_options(options)) as client:
         yield client
 
@@ -41,7 +36,7 @@ class Answer(NamedTuple):
     status: int = exits.OK
 
 
-def answered(options: Namespace, command: str, ask: Callable[[Client, Namespace], Answer]) -> int:
+def answered(options: Namespace, command: str, ask: Callable[[holdfast.Client, Namespace], Answer]) -> int:
     """Print what `ask` finds; returns the exit status."""
     sys.argv = [f"holdfast {command}"]  # who we are, for a holder that is told
     with connected(options, command) as client:
@@ -93,18 +88,18 @@ def width_of_output() -> int | None:
     return shutil.get_terminal_size((120, 24)).columns if sys.stdout.isatty() else None
 
 
-def row(found: Listed, heads: Sequence[str]) -> tuple[str, ...]:
+def row(found: holdfast.Listed, heads: Sequence[str]) -> tuple[str, ...]:
     """Return what stands below these heads."""
     return tuple(_CELLS[head](found, found.holder) or "-" for head in heads)
 
 
-def hold_s(found: Listed) -> float | None:
+def hold_s(found: holdfast.Listed) -> float | None:
     """Return for how long it has been held, if that is known."""
     holder = found.holder
     return None if holder is None or holder.since is None else (found.seen_at - holder.since).total_seconds()
 
 
-def _held_by(found: Listed, holder: Holder | None) -> str:
+def _held_by(found: holdfast.Listed, holder: holdfast.Holder | None) -> str:
     who = "-" if holder is None else noted(holder, named(holder))
     if holder is not None and holder.gone:
         who = f"its client has gone: {who}"
@@ -114,19 +109,19 @@ def _held_by(found: Listed, holder: Holder | None) -> str:
     return f"odd key {clean(found.odd)}: {who}" if found.odd else who
 
 
-def _for(found: Listed, holder: Holder | None) -> str | None:
+def _for(found: holdfast.Listed, holder: holdfast.Holder | None) -> str | None:
     held_s = hold_s(found)
     return None if held_s is None else span(max(0.0, held_s))
 
 
-def _left(found: Listed, holder: Holder | None) -> str | None:
+def _left(found: holdfast.Listed, holder: holdfast.Holder | None) -> str | None:
     if holder is None:
         return None
     return "no ttl" if holder.remaining_s is None else span(holder.remaining_s)
 
 
 #: By its head, how a column shows a lock and the first of its holders; None: not at all.
-_CELLS: dict[str, Callable[[Listed, Holder | None], str | None]] = {
+_CELLS: dict[str, Callable[[holdfast.Listed, holdfast.Holder | None], str | None]] = {
     "KIND": lambda found, _: found.kind,
     "NAME": lambda found, _: clean(found.name),
     "HELD BY": _held_by,
@@ -138,27 +133,27 @@ _CELLS: dict[str, Callable[[Listed, Holder | None], str | None]] = {
 }
 
 
-def person(one: Holder | Waiter) -> dict[str, Any]:
+def person(one: holdfast.Holder | holdfast.Waiter) -> dict[str, Any]:
     """Return by which facts a program tells who it is."""
     who = {"token": one.token, "host": one.host, "pid": one.pid, "program": one.program}
     return {**who, "note": one.note} if hasattr(one, "note") else who
 
 
-def holding(holder: Holder) -> dict[str, Any]:
+def holding(holder: holdfast.Holder) -> dict[str, Any]:
     """Return the same, since when it holds, and with which fencing token."""
     return {**person(holder), "since": stamp(holder.since), "fencing_token": holder.fencing_token}
 
 
-def noted(holder: Holder, who: str) -> str:
+def noted(holder: holdfast.Holder, who: str) -> str:
     """Put its note before the name of a holder."""
     return who if holder.note is None else f'"{clean(holder.note)}" {who}'
 
 
-def named(one: Holder | Waiter) -> str:
+def named(one: holdfast.Holder | holdfast.Waiter) -> str:
     return clean(label(one))
 
 
-def sums(found: Collection[Listed]) -> str:
+def sums(found: Collection[holdfast.Listed]) -> str:
     """The line below a table."""
     held = sum(1 for each in found if each.held)
     return f"{len(found)} in all, {held} held, {waiters(sum(each.waiters for each in found))}"

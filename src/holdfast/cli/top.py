@@ -18,8 +18,9 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import holdfast
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_report_options, duration
 from holdfast.cli.report import clean, emit_json
@@ -27,9 +28,6 @@ from holdfast.cli.signals import JOBS, Signals
 from holdfast.cli.table import connected, fitted, hold_s, person, row, sums, table, width_of_output
 from holdfast.web.rates import Rates
 from holdfast.web.view import id_of
-
-if TYPE_CHECKING:
-    from holdfast import Client, Listed
 
 _EPILOG = """\
 examples:
@@ -55,7 +53,7 @@ _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 class Top(NamedTuple):
     """One line. `rate`: grants a second, `many`: at least."""
 
-    found: Listed
+    found: holdfast.Listed
     hold_s: float | None
     rate: float
     many: bool
@@ -86,18 +84,18 @@ def main(words: list[str]) -> int:
 class _Looks:
     """Looks at all locks, and remembers from one to the next how often each was granted."""
 
-    def __init__(self, client: Client, pattern: str) -> None:
+    def __init__(self, client: holdfast.Client, pattern: str) -> None:
         self._client = client
         self._pattern = pattern
-        self._before: dict[str, Listed] | None = None
+        self._before: dict[str, holdfast.Listed] | None = None
         self._rates = Rates()
 
     def look(self) -> list[Top]:
-        from holdfast import Change
-
-        found: dict[str, Listed] = {id_of(each): each for each in self._client.list(self._pattern, grants=True)}
+        found: dict[str, holdfast.Listed] = {
+            id_of(each): each for each in self._client.list(self._pattern, grants=True)
+        }
         for which, each in found.items():
-            seen = 0 if self._before is None else Change.grants(self._before.get(which), each)
+            seen = 0 if self._before is None else holdfast.Change.grants(self._before.get(which), each)
             self._rates.saw(which, each, seen)
         if found:
             self._rates.forget(max(each.seen_at for each in found.values()).timestamp())

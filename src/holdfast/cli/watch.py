@@ -6,15 +6,13 @@ import argparse
 import dataclasses
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import holdfast
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_report_options, client_options, duration
 from holdfast.cli.report import JSON_VERSION, clean, json_line, say
 from holdfast.cli.table import named, person
-
-if TYPE_CHECKING:
-    from holdfast import Change
 
 _EPILOG = """\
 examples:
@@ -46,8 +44,6 @@ def main(words: list[str]) -> int:
     parser.add_argument("--poll", metavar="D", type=duration, default=0.05, help="how often to look (default: 50ms)")
     add_report_options(parser, "print JSON, a line for each change")
     options = parser.parse_args(words)
-    import holdfast
-
     gone = False
     with holdfast.connect(**client_options(options)) as client:
         while True:
@@ -64,7 +60,7 @@ def main(words: list[str]) -> int:
                 time.sleep(_AGAIN_S)
 
 
-def _print(change: Change, options: argparse.Namespace) -> None:
+def _print(change: holdfast.Change, options: argparse.Namespace) -> None:
     if options.json:
         sys.stdout.write(json_line({"version": JSON_VERSION, "command": "watch", **_fact(change)}))
     else:
@@ -82,6 +78,6 @@ def _print(change: Change, options: argparse.Namespace) -> None:
     sys.stdout.flush()
 
 
-def _fact(change: Change) -> dict[str, Any]:
+def _fact(change: holdfast.Change) -> dict[str, Any]:
     facts = {**dataclasses.asdict(change), "at": change.at.isoformat(), "who": change.who and person(change.who)}
     return {**facts, "fencing_token": change.fencing_token or None}
