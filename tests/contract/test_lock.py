@@ -534,6 +534,7 @@ def test_errors_survive_pickling() -> None:
         holdfast.ClientClosed(),
     ]
     for error in errors:
+        error.add_note("meanwhile")
         again = pickle.loads(pickle.dumps(error))
         assert type(again) is type(error)
         assert str(again) == str(error)
