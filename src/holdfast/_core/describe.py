@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast._core.effects import Command, Protocol, Reply
+from holdfast._core.effects import Command, Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import COUNT, DONE, MAYBE
@@ -61,18 +61,6 @@ async def look_up(key: str, patience_s: float = PATIENCE_S) -> bytes | None:
 
 
 async def beginning_of(key: str, most: int, request_timeout_s: float) -> bytes | None:
-    """Read up to `most` bytes of what stands there; all of it where the user may not read a part. None for nothing.
-
-    Raises `RequestFailed`.
-    """
-
-    def ask(*args: str | int) -> Protocol[Reply]:
-        return once_more(Command(args, request_timeout_s, key=key, fits=MAYBE))
-
-    try:
-        found = await ask("GETRANGE", key, 0, most - 1)
-    except RequestFailed as failure:
-        if failure.kind != "NOPERM":
-            raise
-        found = await ask("GET", key)
-    return found if isinstance(found, bytes) and found else None  # GETRANGE of what is not there is empty
+    """Read up to `most` bytes of what stands there; None for nothing. Raises `RequestFailed`."""
+    command = Command(("GETRANGE", key, 0, most - 1), request_timeout_s, key=key, fits=MAYBE)
+    return await once_more(command) or None  # empty where there is nothing

@@ -198,8 +198,7 @@ class PlainAcquisition(Acquisition):
 
 async def _holder(keys: LockKeys, request_timeout_s: float) -> str:
     """Return what the lock's key holds, or "". Cut to the length of a token: others may store any size."""
-    value = await beginning_of(keys.lock, TOKEN_MAX, request_timeout_s)
-    return "" if value is None else text_of(value[:TOKEN_MAX])
+    return text_of(await beginning_of(keys.lock, TOKEN_MAX, request_timeout_s) or b"")
 
 
 def _fence(keys: LockKeys, value: Reply) -> int:
