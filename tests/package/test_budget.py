@@ -16,7 +16,7 @@ from tools.rooms import LAB, TOP, lines_by_room
 
 PACKAGE = Path(holdfast.__file__).parent
 MOST_LINES = {
-    "_core": 8_440,
+    "_core": 8_410,
     "_async": 2_900,
     "_engine": 3_470,
     "_front": 1_500,
@@ -24,9 +24,9 @@ MOST_LINES = {
     "_reports": 570,
     "cli": 3_330,
     "_lua": 2_640,
-    "_api": 3_280,
+    "_api": 3_275,
     TOP: 1_920,
-    "compat": 1_000,
+    "compat": 990,
     "web": 630,
 }
 LAB_MOST_LINES = 7_200
