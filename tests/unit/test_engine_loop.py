@@ -101,6 +101,12 @@ def test_timers_come_in_order_and_not_when_they_are_forgotten(engine: Engine) ->
     assert found == ["first", "second", "third", "last"]
 
 
+def test_the_loop_wakes_for_a_timer_that_is_set_by_what_a_timer_has_said(engine: Engine) -> None:
+    found: list[str] = []
+    done(engine, lambda: engine.later(0.01, engine.soon, engine.later, 0.01, found.append, "on time"))
+    eventually(lambda: bool(found), "it was not slept over", patience_s=loop._SLEEP_MAX_S / 2)
+
+
 def test_forgotten_timers_do_not_pile_up(engine: Engine) -> None:
     def begin() -> None:
         for _ in range(10_000):

@@ -390,11 +390,12 @@ class Engine:
         if acts:
             for _ in range(min(len(acts), _ACTS_MAX)):
                 self.do(*acts.popleft())
-        while soon:
-            self.do(*soon.popleft())
-        wait_s = self._due(sleep_max_s)
-        while soon:
-            self.do(*soon.popleft())
+        while True:
+            while soon:
+                self.do(*soon.popleft())
+            wait_s = self._due(sleep_max_s)
+            if not soon:  # else what a timer has said is done first: it may set another one
+                break
         while flushes:
             self.do(flushes.popitem()[0].write, ())
         self._look(wait_s)
