@@ -299,7 +299,7 @@ class Process(Agent):
         """Throw the cancellation into the task where it is."""
         if self.paused:
             self._backlog.append((self.cancel, (task,)))
-        elif self.alive and task.waiting and not task.done:
+        elif self.alive and task.effect is not None:
             self.world.cancelled += 1
             if self.world.trace is not None:
                 self.world.note(self.name, f"{task.label}: cancelled at {type(task.effect).__name__}")

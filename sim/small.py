@@ -146,7 +146,7 @@ class _Timer:
         act, *args = self.args
         for at, arg in enumerate(args):
             if type(arg) is Task:
-                return arg.ticket != args[at + 1] or not arg.waiting
+                return bool(arg.ticket != args[at + 1])
         if act.__name__ == "silent":
             return bool(act.__self__.done)
         return act.__name__ == "_attend" and bool(args[0] != process.attends_at)
@@ -510,7 +510,7 @@ class SmallWorld(World):
                     yield Move("PAUSE:", process, self._pause, process)
             if "cancel" in kinds and (seat.fresh or self.clock_moved):
                 for task in process.tasks:
-                    if not task.background and task.waiting:
+                    if not task.background and task.effect is not None:
                         yield Move("CANCEL:", process, self._cancel, process, task)
             if "inbox" in kinds:
                 for inbox in process.subscriptions.values():

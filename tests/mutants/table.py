@@ -293,8 +293,8 @@ _AGENT: tuple[Mutant, ...] = (
     Mutant(
         "an answer whose asker has gone on is taken",
         RUNNER,
-        "if task.ticket == ticket and task.waiting:",
-        "if task.waiting:",
+        "        if task.ticket == ticket:",
+        "        if not task.done:",
     ),
     Mutant(
         "a message that comes before its waiter waits is dropped",

@@ -17,7 +17,19 @@ import pytest
 from holdfast._core.agent import inboxes
 from holdfast._core.agent.agent import Agent
 from holdfast._core.agent.runner import Task
-from holdfast._core.effects import AwaitWake, Call, CallMany, Command, Listen, Protocol, Reply, Sleep, Wake, driver
+from holdfast._core.effects import (
+    AwaitTurn,
+    AwaitWake,
+    Call,
+    CallMany,
+    Command,
+    Listen,
+    Protocol,
+    Reply,
+    Sleep,
+    Wake,
+    driver,
+)
 from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
@@ -371,6 +383,28 @@ def test_a_protocol_goes_on_with_its_own_client_behind_what_another_one_does(age
 
     agent.run(tell())
     assert seen == [other, agent]
+
+
+def test_what_ends_a_wait_that_was_over_at_once_ends_no_later_one(agent: Made) -> None:
+    """As a thread that hands a lock on, and rings when its successor has found that out by itself."""
+
+    class Turn:
+        bell: Callable[[], None]
+
+        def is_called(self) -> bool:
+            return True
+
+    turn = Turn()
+
+    async def wait_and_ask() -> Any:
+        await AwaitTurn(turn, 1.0)
+        return await Call("release", (KEYS.lock,), (), 1.0)
+
+    ended = agent.run(wait_and_ask())
+    turn.bell()
+    agent.passes()
+    agent.reply(1)
+    assert ended == [1]
 
 
 def test_a_renewal_that_finds_nothing_looks_why(agent: Made) -> None:

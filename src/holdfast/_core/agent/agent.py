@@ -140,7 +140,7 @@ class Agent(Closing, Listening):
         enough, late = effect.enough, effect.late
 
         def answered(index: int, reply: Any, failure: RequestFailed | None) -> None:
-            if task.ticket != ticket or not task.waiting:
+            if task.ticket != ticket:
                 protocol = late(index, reply) if late is not None and failure is None else None
                 if protocol is not None:
                     self.spawn(protocol, f"{task.label}/late")

@@ -107,7 +107,7 @@ class Closing(Runner):
     def _hurry(self) -> None:
         """Have go on what pauses in the background."""
         for task in list(self.tasks):
-            if task.waiting and type(task.effect) is Sleep:
+            if type(task.effect) is Sleep:
                 self.resume(task, task.ticket, None)
 
     def _callers(self) -> list[Task]:

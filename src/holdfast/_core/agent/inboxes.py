@@ -157,7 +157,7 @@ class Inboxes:
         if listener is None:
             return
         task, listener.task = listener.task, None
-        if task is not None and task.ticket == listener.ticket and task.waiting:
+        if task is not None and task.ticket == listener.ticket:
             self._client.resume(task, task.ticket, wake)
         else:
             listener.came.append(wake)
@@ -180,7 +180,7 @@ class Inboxes:
             self._client.inbox_opened()
             self._close_some()
         for task, ticket, effect in waiting:
-            if failure is not None and failure.kind == "MOVED" and task.ticket == ticket and task.waiting:
+            if failure is not None and failure.kind == "MOVED" and task.ticket == ticket:
                 elsewhere = self._client.place_of(effect.key)
                 if elsewhere != place:
                     if self._is_open(elsewhere, task, effect):

@@ -3,8 +3,8 @@
 Laws: a protocol is always driven to its end; what is thrown into it is thrown at the effect that it interrupted; an
 answer whose asker has gone on is dropped; all of it happens in one thread.
 
-Theory: a suspension has a number (`ticket`), and whatever would end it carries that number. So answers, timers and
-interruptions race without being cancelled: the first one ends the suspension, and the others find another number.
+Theory: an effect has a number (`ticket`), and whatever would end the wait for it carries that number. So answers,
+timers and interruptions race without being cancelled: the first one ends the wait, and the others find another number.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def closed(failure: RequestFailed | None = None) -> RequestFailed:
 class Task:
     """A protocol under way. `background`: no caller waits for it."""
 
-    __slots__ = ("background", "done", "effect", "label", "on_end", "protocol", "ticket", "timer", "waiting")
+    __slots__ = ("background", "done", "effect", "label", "on_end", "protocol", "ticket", "timer")
 
     def __init__(self, protocol: Protocol[Any], label: str, background: bool, on_end: OnEnd | None) -> None:
         self.protocol = protocol
@@ -41,10 +41,10 @@ class Task:
         self.background = background
         self.on_end = on_end
         self.ticket = 0
-        self.waiting = False
         self.done = False
+        #: What it waits for; None while it runs, and before and after.
         self.effect: Effect[Any] | None = None
-        #: What would end its suspension at a time, as `Runner.later` has returned it.
+        #: What would end the wait at a time, as `Runner.later` has returned it.
         self.timer: Any = None
 
 
@@ -104,22 +104,22 @@ class Runner:
             self.drive(task, None, None)
 
     def resume(self, task: Task, ticket: int, value: Any, error: BaseException | None = None) -> None:
-        """End that suspension, if it lasts."""
-        if task.ticket == ticket and task.waiting:
+        """End the wait for that effect, if it lasts."""
+        if task.ticket == ticket:
             if type(error) is RequestFailed:
                 error.about(task.effect)
             self.drive(task, value, error)
 
     def interrupt(self, task: Task, error: BaseException) -> None:
         """Throw it into the protocol where that waits; it cleans up, and ends in its own time."""
-        if task.waiting and not task.done:
+        if task.effect is not None:
             self.drive(task, None, error)
 
     def drive(self, task: Task, value: Any, error: BaseException | None) -> None:
         """Resume a task, and run it to its next suspension, or to its end."""
         protocol, perform = task.protocol, self._perform
         driving = driver.set(self)
-        task.waiting = False
+        task.effect = None
         task.ticket += 1
         if task.timer is not None:
             self.forget(task.timer)
@@ -138,14 +138,14 @@ class Runner:
                     error = closed()
                     continue
                 task.effect = effect
-                task.waiting = True
                 try:
                     value = perform[kind](task, effect)
                     if value is SUSPENDED:
                         return
                 except Exception as failed:
                     error = failed
-                task.waiting = False
+                task.effect = None
+                task.ticket += 1
         except StopIteration as end:
             self._ended(task, end.value, None)
         except BaseException as raised:
@@ -163,7 +163,7 @@ class Runner:
         tasks, self.tasks = self.tasks, {}
         for task in tasks:
             task.ticket += 1
-            task.waiting, task.done = False, True
+            task.effect, task.done = None, True
             abandon(task.protocol)
             if told is not None and task.on_end is not None:
                 task.on_end(None, told)
