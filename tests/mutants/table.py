@@ -263,16 +263,16 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "a timer that was forgotten is called",
             LOOP,
-            "            timer.act = None\n            timer.args = ()\n",
-            "",
+            "        timer[2:] = None, ()\n        if len",
+            "        if len",
         ),
-        ("forgotten timers are kept", LOOP, "            if self._forgotten > 1_000", "            if False"),
+        ("forgotten timers are kept", LOOP, "        if len(self._timers) > self._full:", "        if False:"),
         ("a flood of acts is done in one turn", LOOP, "min(len(acts), _ACTS_MAX)", "len(acts)"),
         (
             "the loop sleeps once more without clients",
             LOOP,
-            "if self._acts or self._soon or self.flushes or not self._clients:",
-            "if self._acts or self._soon or self.flushes:",
+            "wait_s if self._clients and not acts else 0",
+            "wait_s if not acts else 0",
         ),
         (
             "what is submitted while the loop ends is not done",

@@ -736,7 +736,7 @@ def test_a_seat_that_is_not_left_while_the_process_is_held_up_is_waited_for(serv
     peer.answer = lambda words: GRANTED
     link._seat[""] = (0,)
     answered = asked(server)
-    eventually(lambda: any(entry[2].act == link._look_for_stuck for entry in list(server.engine._timers)))
+    eventually(lambda: any(entry[2] == link._look_for_stuck for entry in list(server.engine._timers)))
     on_engine(server.engine, partial(time.sleep, links.STUCK_S + 0.1))
     link._seat.clear()
     assert answered.wait() == ([1, 7], None)

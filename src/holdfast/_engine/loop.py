@@ -29,7 +29,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from holdfast._core.abandon import abandon
 from holdfast._core.snapshot import snapshot
@@ -43,6 +43,8 @@ from holdfast._runtime.teller import report
 READ, WRITE = 1, 4
 _NOTHING = getattr(select, "EPOLLONESHOT", 0) | getattr(select, "EPOLLRDHUP", 0)
 
+#: So many timers are kept, and twice as many as there are, before those that were forgotten are thrown out.
+_TIMERS_MAX = 1_000
 #: Acts of other threads that run in one turn, before sockets and timers are looked at again.
 _ACTS_MAX = 1_000
 #: Nothing waits longer than this for what no wake-up has told of, s; and where nothing can wake it.
@@ -64,14 +66,9 @@ class Link(Protocol):
         """Write what was sent."""
 
 
-class Timer:
-    """An act at a time. `act` is None once it was called, or is not to be."""
-
-    __slots__ = ("act", "args")
-
-    def __init__(self, act: Callable[..., object], args: tuple[Any, ...]) -> None:
-        self.act: Callable[..., object] | None = act
-        self.args = args
+#: An act at a time, as a heap can have it: the time, a number, the act, which is None once it is not to be called, and
+#: its arguments.
+Timer: TypeAlias = "list[Any]"
 
 
 class _Bell:
@@ -152,8 +149,9 @@ class Engine:
     def __init__(self) -> None:
         self._acts: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._soon: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._timers: list[tuple[float, int, Timer]] = []
-        self._forgotten = 0
+        #: A heap; and of how many those that are forgotten are thrown out.
+        self._timers: list[Timer] = []
+        self._full = _TIMERS_MAX
         self._sequence = itertools.count()
         #: What writes at the end of this turn.
         self.flushes: dict[Link, None] = {}
@@ -238,7 +236,6 @@ class Engine:
         try:
             if self._running.setdefault("", me) is not me:
                 return False
-            self._set_up()
             self._turn(for_s)
             if not (self._clients or self._acts or self._soon or self.flushes):
                 self._tear_down()
@@ -278,20 +275,17 @@ class Engine:
 
     def later(self, seconds: float, act: Callable[..., object], *args: Any) -> Timer:
         """Do it after that time."""
-        timer = Timer(act, args)
-        heapq.heappush(self._timers, (clock() + seconds, next(self._sequence), timer))
+        timer = [clock() + seconds, next(self._sequence), act, args]
+        heapq.heappush(self._timers, timer)
         return timer
 
     def forget(self, timer: Timer) -> None:
         """Do not do it."""
-        if timer.act is not None:
-            timer.act = None
-            timer.args = ()
-            self._forgotten += 1
-            if self._forgotten > 1_000 and self._forgotten > len(self._timers) // 2:
-                self._timers = [entry for entry in self._timers if entry[2].act is not None]
-                heapq.heapify(self._timers)
-                self._forgotten = 0
+        timer[2:] = None, ()
+        if len(self._timers) > self._full:
+            self._timers = [each for each in self._timers if each[2] is not None]
+            heapq.heapify(self._timers)
+            self._full = 2 * len(self._timers) + _TIMERS_MAX
 
     def register(self, fd: int, link: Link) -> None:
         """Tell it what the socket can do, once it is watched for that."""
@@ -324,9 +318,9 @@ class Engine:
         self.trouble, self.thread = None, threading.current_thread()
         while True:
             try:
-                if self._bell is None:
-                    self._set_up()
                 self._turn(_SLEEP_MAX_S)
+                while self._clients:
+                    self._turn(_SLEEP_MAX_S)
             except BaseException:
                 report()
             if not self._clients and self._ends(me):
@@ -345,10 +339,8 @@ class Engine:
             return False
         return True
 
-    def _set_up(self) -> None:
-        """Have what it sleeps with; without descriptors, what needs none."""
-        if self._bell is not None:
-            return
+    def _set_up(self) -> bool:
+        """Have what it sleeps with; without descriptors, what needs none, and cannot be woken: False."""
         poller: Any = None
         try:
             poller = select.epoll() if hasattr(select, "epoll") else _Poller(selectors.DefaultSelector())
@@ -358,7 +350,7 @@ class Engine:
                 poller.close()
             if self._poller is None:
                 self._poller = _Poller(selectors.PollSelector())
-            return
+            return False
         poller.register(bell.fd, READ)
         self._links[bell.fd] = bell
         if self._poller is not None:
@@ -366,6 +358,7 @@ class Engine:
                 poller.register(fd, mask)
         self._poller, self._bell = poller, bell
         self.later(_SLEEP_MAX_S, self._look_after)
+        return True
 
     def _look_after(self) -> None:
         """Have clients look whether they are still used."""
@@ -378,14 +371,16 @@ class Engine:
         self._bell = self._poller = None
         self._links.clear()
         self._timers.clear()
-        self._forgotten = 0
         if bell is not None:
             bell.close()
         if poller is not None:
             poller.close()
 
-    def _turn(self, sleep_max_s: float) -> None:
+    def _turn(self, most_s: float) -> None:
+        """Do what is to be done, and look what sockets have to say; sleep that long at most where there is nothing."""
         self.turns += 1
+        if self._bell is None and not self._set_up():
+            most_s = min(most_s, _DOZE_S)
         acts, soon, flushes = self._acts, self._soon, self.flushes
         if acts:
             for _ in range(min(len(acts), _ACTS_MAX)):
@@ -393,12 +388,19 @@ class Engine:
         while True:
             while soon:
                 self.do(*soon.popleft())
-            wait_s = self._due(sleep_max_s)
+            wait_s = self._due(most_s)
             if not soon:  # else what a timer has said is done first: it may set another one
                 break
         while flushes:
             self.do(flushes.popitem()[0].write, ())
-        self._look(wait_s)
+        self.asleep = True
+        try:
+            events = self._poller.poll(wait_s if self._clients and not acts else 0)
+        finally:
+            self.asleep = False
+        for fd, mask in events:
+            if (watched := self._links.get(fd)) is not None:
+                self.do(watched.ready, (mask,))
 
     def do(self, act: Callable[..., object], args: tuple[Any, ...]) -> None:
         """Do it now. An exception is shown, and ends nothing else."""
@@ -411,32 +413,14 @@ class Engine:
         """Do what is due; until when nothing else is, `most_s` at most."""
         now = clock()
         while timers := self._timers:  # which may be replaced
-            at, _, timer = timers[0]
-            act, args = timer.act, timer.args
-            if act is None:
-                heapq.heappop(timers)  # also before its time, for which nothing need wake up
-                self._forgotten -= 1
-                continue
-            if at > now:
-                return min(most_s, at - now)
-            heapq.heappop(timers)
-            timer.act, timer.args = None, ()
-            self.do(act, args)
+            at, _, act, args = timer = timers[0]
+            if act is not None and at > now:
+                return at - now if at - now < most_s else most_s
+            heapq.heappop(timers)  # one that is forgotten also before its time, for which nothing need wake up
+            if act is not None:
+                timer[2:] = None, ()
+                self.do(act, args)
         return most_s
-
-    def _look(self, wait_s: float) -> None:
-        if self._bell is None:
-            wait_s = min(wait_s, _DOZE_S)
-        self.asleep = True
-        if self._acts or self._soon or self.flushes or not self._clients:
-            wait_s = 0.0
-        try:
-            events = self._poller.poll(wait_s)
-        finally:
-            self.asleep = False
-        for fd, mask in events:
-            if (watched := self._links.get(fd)) is not None:
-                self.do(watched.ready, (mask,))
 
 
 def _nothing() -> None:
