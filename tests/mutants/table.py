@@ -271,8 +271,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "the loop sleeps once more without clients",
             LOOP,
-            "wait_s if self._clients and not acts else 0",
-            "wait_s if not acts else 0",
+            "wait_s if self._clients and not (acts or soon) else 0",
+            "wait_s if not (acts or soon) else 0",
         ),
         (
             "what is submitted while the loop ends is not done",

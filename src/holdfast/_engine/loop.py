@@ -385,17 +385,18 @@ class Engine:
         if acts:
             for _ in range(min(len(acts), _ACTS_MAX)):
                 self.do(*acts.popleft())
-        while True:
+        while soon:
+            self.do(*soon.popleft())
+        wait_s = self._due(most_s)
+        if soon:  # by a timer: what that sets another one for may be due before
             while soon:
                 self.do(*soon.popleft())
             wait_s = self._due(most_s)
-            if not soon:  # else what a timer has said is done first: it may set another one
-                break
         while flushes:
             self.do(flushes.popitem()[0].write, ())
         self.asleep = True
         try:
-            events = self._poller.poll(wait_s if self._clients and not acts else 0)
+            events = self._poller.poll(wait_s if self._clients and not (acts or soon) else 0)
         finally:
             self.asleep = False
         for fd, mask in events:
