@@ -395,32 +395,35 @@ async def wait_for(acquisition: Acquisition, timeout_s: float | None, *, listeni
 class _Waiting:
     """One acquisition under way: what may stand on the server for it, and until when it is waited for."""
 
+    #: A request of ours may have changed something on the server.
+    doubtful = False
+    #: A request without an answer may still be carried out, after everything else.
+    stray = False
+    #: We have a place in the queue, by this arrival.
+    queued = False
+    arrival = 0
+    #: When the first request was sent that could take it: no grant of this token that is pushed can be older.
+    queued_at: float | None = None
+    #: When the last request was sent, if its answer was that the inbox is not open.
+    deaf_at: float | None = None
+    #: Who held it when last seen; since when answers come too late.
+    holder: str | None = None
+    late_at: float | None = None
+    #: Made when they are needed: pauses where no message will come; tries since an answer.
+    polls: Backoff | None = None
+    retry: Retry | None = None
+
+    # Without slots: most waits never get more than this.
     def __init__(self, acquisition: Acquisition, timeout_s: float | None, listening: bool, now: float) -> None:
         self.acquisition = acquisition
         self.began_at = self.now = self.asked_at = now
         self.give_up_at = None if timeout_s is None else now + timeout_s
         self.waits = timeout_s is None or timeout_s > 0
         self.check_at = None if acquisition.check is None else now + acquisition.check.every_s
-        #: A request of ours may have changed something on the server.
-        self.doubtful = False
-        #: A request without an answer may still be carried out, after everything else.
-        self.stray = False
-        #: Requests ask for a place in the queue, and we have one, by this arrival.
+        #: Requests ask for a place in the queue.
         self.queueing = self.waits and acquisition.polls is None and (listening or acquisition.queues)
-        self.queued = False
-        self.arrival = 0
-        #: When the first request was sent that could take it: no grant of this token that is pushed can be older.
-        self.queued_at: float | None = None
         #: The token is known to the inbox, and the inbox is believed to be open.
         self.registered = self.listening = self.queueing and driver.get().listens(acquisition.token, acquisition.key)
-        #: When the last request was sent, if its answer was that the inbox is not open.
-        self.deaf_at: float | None = None
-        #: Who held it when last seen; since when answers come too late.
-        self.holder: str | None = None
-        self.late_at: float | None = None
-        #: Made when they are needed: pauses where no message will come; tries since an answer.
-        self.polls: Backoff | None = None
-        self.retry: Retry | None = None
 
     async def ask(self) -> Reply:
         """Ask to be granted, listening first where that takes a place in the queue. Raises `RequestFailed`."""
