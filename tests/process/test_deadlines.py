@@ -136,7 +136,9 @@ def test_a_server_that_reads_nothing_does_not_hold_up_a_large_request() -> None:
     from holdfast._engine.loop import Engine
     from holdfast._engine.pack import pack_command
     from holdfast._engine.plain import Address
+    from holdfast._engine.requests import Request
     from holdfast._engine.server import Server
+    from holdfast._runtime.clock import clock
     from holdfast._runtime.waits import ring, silent_bell
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -161,7 +163,8 @@ def test_a_server_that_reads_nothing_does_not_hold_up_a_large_request() -> None:
 
         began_at = time.monotonic()
         with ticking():
-            engine.call(server.send, pack_command(("SET", "k", b"x" * 50_000_000)), 0.5, None, None, answered)
+            packed = pack_command(("SET", "k", b"x" * 50_000_000))
+            engine.call(server.send, Request(packed, clock() + 0.5, None, None, answered))
             assert engine.wait(bell, 60)
         assert [failure.kind for failure in failures] == ["silent"]
         assert time.monotonic() - began_at < ENOUGH_S

@@ -14,7 +14,9 @@ from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._engine.loop import Engine
 from holdfast._engine.pack import pack_command
+from holdfast._engine.requests import Request
 from holdfast._engine.server import Server
+from holdfast._runtime.clock import clock
 from testbed.waiting import eventually
 
 __all__ = ["Answered", "Peer", "running_engine"]
@@ -152,5 +154,6 @@ def running_engine() -> Iterator[Engine]:
 def command(server: Server, *words: str, patience_s: float = 20.0, fits: Any = None) -> Answered:
     """Have the engine send a command."""
     answered = Answered()
-    server.engine.call(server.send, pack_command(words), patience_s, fits, None, answered)
+    request = Request(pack_command(words), clock() + patience_s, fits, None, answered)
+    server.engine.call(server.send, request)
     return answered

@@ -163,7 +163,7 @@ def test_a_caller_reads_while_the_engine_hands_out_what_it_has_read(server: Serv
         goes_on.wait(20)
 
     for each in (first, lambda reply, _failure: handed_out.append(reply)):
-        engine.call(server.send, pack_command(("ECHO", "x")), 20.0, None, None, each)
+        engine.call(server.send, Request(pack_command(("ECHO", "x")), clock() + 20.0, None, None, each))
     peer.heard(3)
     peer.say(b"$1\r\na\r\n$1\r\nb\r\n")
     eventually(lambda: handed_out)
@@ -233,7 +233,7 @@ def test_an_engine_that_was_held_up_reads_before_it_ends_what_is_late(
         time.sleep(0.4)
 
     def act() -> None:
-        server.send(pack_command(("ECHO", "x")), 0.2, None, None, answered)
+        server.send(Request(pack_command(("ECHO", "x")), clock() + 0.2, None, None, answered))
         engine.later(0.01, engine.call, held_up)
 
     def answer(words: Words) -> bytes:
@@ -552,7 +552,7 @@ def test_a_script_is_sent_with_its_text_once(server: Server, peer: Peer, engine:
     else:
         answered, script = Answered(), SCRIPTS["acquire"]
         packed = pack_script(script, KEYS.all, ("t", 1))
-        engine.call(server.send, packed, 20.0, None, script, answered)
+        engine.call(server.send, Request(packed, clock() + 20.0, None, script, answered))
     assert answered.wait() == ([1, 7], None)
     assert [words[0] for words in peer.asked[1:]] == [b"EVALSHA", b"EVAL"]
     assert peer.asked[2][1] == SCRIPTS["acquire"].text.encode() and peer.asked[1][2:] == peer.asked[2][2:]
@@ -571,7 +571,8 @@ def test_a_script_that_is_not_known_is_sent_again_though_the_connection_is_retir
     link = connected(server)
     peer.answer = lambda words: None
     answered, script = Answered(), SCRIPTS["acquire"]
-    engine.call(server.send, pack_script(script, KEYS.all, ("t", 1)), 20.0, None, script, answered)
+    packed = pack_script(script, KEYS.all, ("t", 1))
+    engine.call(server.send, Request(packed, clock() + 20.0, None, script, answered))
     peer.heard(2)
     on_engine(engine, link.retire)
     peer.answer = lambda words: GRANTED
@@ -586,8 +587,10 @@ def test_a_script_that_is_not_known_at_the_end_is_answered(server: Server, peer:
     answered, script = Answered(), SCRIPTS["acquire"]
 
     def send() -> None:
-        server.send(pack_command(("ECHO", "x")), 20.0, None, None, lambda _reply, _failure: server.close())
-        server.send(pack_script(script, KEYS.all, ("t", 1)), 20.0, None, script, answered)
+        server.send(
+            Request(pack_command(("ECHO", "x")), clock() + 20.0, None, None, lambda _reply, _failure: server.close())
+        )
+        server.send(Request(pack_script(script, KEYS.all, ("t", 1)), clock() + 20.0, None, script, answered))
 
     engine.call(send)
     assert answered.kind() == "closed"
@@ -926,7 +929,7 @@ def test_a_message_that_cannot_be_heard_costs_no_reply(server: Server, peer: Pee
     server.on_message = hear
     peer.answer = lambda words: MESSAGE + GRANTED
     answered = Answered()
-    engine.call(server.send, pack_command(("GET", "a")), 20.0, None, None, answered)
+    engine.call(server.send, Request(pack_command(("GET", "a")), clock() + 20.0, None, None, answered))
     assert answered.wait() == ([1, 7], None)
 
 

@@ -84,6 +84,9 @@ class Call(Effect[Reply]):
 
     __slots__ = ("args", "keys", "node", "request_timeout_s", "script", "sync")
 
+    #: As of `Command`.
+    session = None
+
     def __init__(
         self,
         script: str,
@@ -99,6 +102,11 @@ class Call(Effect[Reply]):
         self.request_timeout_s = request_timeout_s
         self.node = node
         self.sync = sync
+
+    @property
+    def key(self) -> str:
+        """Return what routes it."""
+        return self.keys[0]
 
 
 class Command(Effect[Reply]):

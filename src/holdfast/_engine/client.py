@@ -111,12 +111,11 @@ class Client(Agent):
         self, effect: Call | Command, patience_s: float, answer: Callable[[Any, RequestFailed | None], None]
     ) -> None:
         """Send it to the owner of its key, and in time to where that sends it on; but a session stays where it is."""
-        key, session = (effect.key, effect.session) if isinstance(effect, Command) else (effect.keys[0], None)
-        send = self._send if session is None else self._send_in
-        until, redirects = clock() + patience_s, _REDIRECTS_MAX if session is None else 0
+        session, until = effect.session, clock() + patience_s
+        send, redirects = (self._send, _REDIRECTS_MAX) if session is None else (self._send_in, 0)
 
         def go(server: Server, asking: bool = False) -> None:
-            send(effect, server, max(_REDIRECT_LEAST_S, until - clock()), asking, partial(answered, server))
+            send(effect, server, max(until, clock() + _REDIRECT_LEAST_S), asking, partial(answered, server))
 
         def answered(server: Server, reply: Any, failure: RequestFailed | None) -> None:
             nonlocal redirects
@@ -134,9 +133,9 @@ class Client(Agent):
         if self.only is not None:
             go(self.only)
         else:
-            self.topology.find(key, effect.node, go)
+            self.topology.find(effect.key, effect.node, go)
 
-    def _send(self, effect: Call | Command, server: Server, patience_s: float, asking: bool, answer: Answer) -> None:
+    def _send(self, effect: Call | Command, server: Server, until: float, asking: bool, answer: Answer) -> None:
         """`asking`: to the node that a slot is moving to, which takes it only behind ASKING."""
         if isinstance(effect, Command):
             packed, fits, script = pack_command(effect.args), effect.fits, None
@@ -147,13 +146,13 @@ class Client(Agent):
                 packed = spelled_out(packed, script)
             if effect.sync is not None:
                 parts = [(packed, fits), *zip(pack_sync(effect.sync), (COUNT, MAYBE), strict=False)]
-                server.send_all(parts, script, patience_s, asking, answer)
+                server.send_all(parts, script, until, asking, answer)
                 return
         if asking:
-            server.send(ASKING, patience_s, None, None, lambda _reply, _failure: None)
-        server.send(packed, patience_s, fits, None if asking else script, answer)
+            server.send(Request(ASKING, until, None, None, lambda _reply, _failure: None))
+        server.send(Request(packed, until, fits, None if asking else script, answer))
 
-    def _send_in(self, effect: Any, server: Server, patience_s: float, _asking: bool, answer: Answer) -> None:
+    def _send_in(self, effect: Any, server: Server, until: float, _asking: bool, answer: Answer) -> None:
         """On the connection of its session, which WATCH begins; it may end it, as trouble does."""
         session, sessions, command = effect.session, self._sessions, str(effect.args[0]).upper()
         link = sessions.pop(session, None) or (server.private() if command == "WATCH" else None)
@@ -173,7 +172,7 @@ class Client(Agent):
                 link.server.give(link)
             answer(reply, failure)
 
-        link.send(Request(pack_command(effect.args), clock() + patience_s, effect.fits, None, answered))
+        link.send(Request(pack_command(effect.args), until, effect.fits, None, answered))
 
     # -- inboxes ----------------------------------------------------------------------------------
 
@@ -227,7 +226,7 @@ class Client(Agent):
                 server.tells = reply == _TOLD
             answer(failure if failure is not None or reply == _TOLD else _broken(server))
 
-        self._send(call, server, patience_s, False, answered)
+        self._send(call, server, clock() + patience_s, False, answered)
 
     def _listen(self, task: Task, effect: Listen) -> Any:
         """As an agent; True where no message can come."""

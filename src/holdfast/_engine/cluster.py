@@ -21,6 +21,7 @@ from holdfast._core.snapshot import snapshot
 from holdfast._engine.handshake import UnfitServer
 from holdfast._engine.loop import Engine
 from holdfast._engine.pack import pack_command
+from holdfast._engine.requests import Request
 from holdfast._engine.server import Server
 from holdfast._engine.topology import Topology
 from holdfast._runtime.clock import clock
@@ -254,7 +255,8 @@ class _Reading:
         if self._open and self._asked == asked < len(self._nodes):
             node = self._nodes[asked]
             self._asked += 1
-            node.send(_SLOTS_COMMAND, REFRESH_TIMEOUT_S, None, None, partial(self._answered, node))
+            until = clock() + REFRESH_TIMEOUT_S
+            node.send(Request(_SLOTS_COMMAND, until, None, None, partial(self._answered, node)))
             self._engine.later(REFRESH_STAGGER_S, self._ask_next, asked + 1)
 
     def _answered(self, node: Server, reply: Reply, failure: RequestFailed | None) -> None:

@@ -70,13 +70,16 @@ class Server:
         self._taken: set[Link] = set()
         self._all: set[Link] = set()
 
-    def send(self, packed: bytes, patience_s: float, fits: Fits | None, script: Script | None, answer: Answer) -> None:
-        """Send it on the shared connection. By the engine."""
-        request = Request(packed, clock() + patience_s, fits, script, answer)
-        link = self.link
-        if link is not None and link.is_silent:
-            link.retire()  # what it owes may be waited for longer than others wait
-        self.take_over([request])
+    def send(self, request: Any) -> None:
+        """By the engine: send it on the shared connection."""
+        if self.link is not None and self.link.is_silent:
+            self.link.retire()  # what it owes may be waited for longer than others wait
+        if self.link is None:
+            if self.closed:
+                self.engine.soon(request.end, None, self.gone())
+                return
+            self.link = self._new()
+        self.link.send(request)
 
     @property
     def is_open(self) -> bool:
@@ -92,10 +95,10 @@ class Server:
             self.engine.call(self.take_over, [*asks])  # the caller goes on with its own list
 
     def send_all(
-        self, parts: list[tuple[bytes, Fits]], script: Script, patience_s: float, asking: bool, answer: Answer
+        self, parts: list[tuple[bytes, Fits]], script: Script, deadline: float, asking: bool, answer: Answer
     ) -> None:
         """Send a script and commands that wait behind it on a connection of their own; the result has all replies."""
-        link, deadline = self.private(), clock() + patience_s
+        link = self.private()
         if link is None:
             self.engine.soon(answer, None, self.gone())
             return
@@ -116,7 +119,7 @@ class Server:
             link.retire()
             if failures[0].kind == "NOSCRIPT":
                 spelled = [(spelled_out(parts[0][0], script), parts[0][1]), *parts[1:]]
-                self.send_all(spelled, script, deadline - clock(), asking, answer)
+                self.send_all(spelled, script, deadline, asking, answer)
             else:
                 answer(None, failures[0])
 
@@ -155,12 +158,7 @@ class Server:
     def take_over(self, requests: list[Any]) -> None:
         """By the engine: send those that have no connection, or instead of one that cannot."""
         for request in requests:
-            if self.link is None and self.closed:
-                self.engine.soon(request.end, None, self.gone())
-                continue
-            if self.link is None:
-                self.link = self._new()
-            self.link.send(request)
+            self.send(request)
 
     def subscribe(self, command: str, channel: str, patience_s: float, answer: Answer) -> None:
         """Hear that channel, by SUBSCRIBE or SSUBSCRIBE; `on_deaf` is called when nothing more is heard of any."""
@@ -188,7 +186,7 @@ class Server:
         if self.is_open:
             connected(None, None)
         else:  # to know what it speaks
-            self.send(_PING, patience_s, None, None, connected)
+            self.send(Request(_PING, until, None, None, connected))
 
     def unsubscribe(self, channel: str) -> None:
         """Hear a sharded channel no more."""
