@@ -1267,7 +1267,7 @@ LINES: tuple[Mutant, ...] = tuple(
         (
             "a tenure forgets what was told early",
             "_core/early.py",
-            "        if self.pop((token, Wake.YIELD), None) is not None:\n",
+            "        if self.take(token, Wake.YIELD) is not None:\n",
             "        if False:\n",
         ),
         ("every tenure is undisturbed", EXCLUSIVE, "self.keys.lock if grant.more else None", "self.keys.lock"),
@@ -1399,7 +1399,7 @@ KEEPS: tuple[Mutant, ...] = tuple(
         (
             "an early word is forgotten",
             "_core/early.py",
-            "if self.pop((token, Wake.YIELD), None) is not None:",
+            "if self.take(token, Wake.YIELD) is not None:",
             "if False:",
         ),
     )
@@ -1430,20 +1430,20 @@ BREAKS: tuple[Mutant, ...] = tuple(
         (
             "a break that comes before its lease is dropped",
             SCHEDULE,
-            "if self.early or record.held_since < self.hears_since:",
+            "if record.token in self.early or record.held_since < self.hears_since:",
             "if False:",
         ),
         (
             "an early break is not cleared",
-            NOTICES,
-            "early.pop((record.token, kind), None)",
-            "early.get((record.token, kind))",
+            "_core/early.py",
+            "said.pop(kind, None)",
+            "said.get(kind)",
         ),
         (
             "an early message of another token is taken",
             NOTICES,
-            "self._driver.schedule.early.pop((record.token, kind), None)",
-            "next(iter(self._driver.schedule.early.values()), None)",
+            "self._driver.schedule.early.take(record.token, kind)",
+            "next((text for said in self._driver.schedule.early.values() for text in said.values()), None)",
         ),
         (
             "early messages are never forgotten",

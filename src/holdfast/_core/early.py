@@ -21,8 +21,11 @@ EARLY_MAX = 1_000
 _TEXT_MAX = 1_000
 
 
-class Early(dict[tuple[str, str], str]):
-    """Texts by the token and the kind of the message. One of each client; one thread at a time notes messages."""
+class Early(dict[str, dict[str, str]]):
+    """Texts by the kind of the message, by the token. One of each client; one thread at a time notes messages.
+
+    What is there of a token goes by age alone: who takes the last text could otherwise throw out the next one.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,17 +34,22 @@ class Early(dict[tuple[str, str], str]):
 
     def note(self, token: str, kind: str, text: str = "") -> None:
         """Remember it."""
-        self[token, kind] = text[:_TEXT_MAX]
+        self.setdefault(token, {})[kind] = text[:_TEXT_MAX]
         while len(self) > EARLY_MAX:
             try:
                 self.pop(next(iter(self)), None)
             except (RuntimeError, StopIteration):
                 pass  # another thread has taken one
 
+    def take(self, token: str, kind: str) -> str | None:
+        """The text, for one that acts on it; None where there is none any more."""
+        said = self.get(token)
+        return None if said is None else said.pop(kind, None)
+
     def begin(self, token: str, one: Any) -> None:
         """Have what stands on that token be told when another client waits for it."""
         self.known[token] = one
-        if self.pop((token, Wake.YIELD), None) is not None:
+        if self.take(token, Wake.YIELD) is not None:
             one.told()
 
     def told(self, token: str) -> None:

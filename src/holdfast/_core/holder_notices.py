@@ -130,7 +130,7 @@ class HolderNotices:
 
     def _heed(self, record: LeaseRecord, kind: str) -> None:
         """Act on that message, if no one has."""
-        text = self._driver.schedule.early.pop((record.token, kind), None)
+        text = self._driver.schedule.early.take(record.token, kind)
         if text is None or not record.alive:
             return
         if kind == Wake.WANT:

@@ -38,8 +38,8 @@ class Schedule:
     def __init__(self, settings: Settings = DEFAULT) -> None:
         #: Holds are noted in `outlived` that were held for that long when they are planned first.
         self.look_s = float("inf")
-        #: What was heard of tokens that are not here yet. While there is any, and where it was asked for before
-        #: `hears_since`, a lease that is added is handed to `meets`.
+        #: What was heard of tokens that are not here yet. A lease of such a token that is added, and one that was asked
+        #: for before `hears_since`, is handed to `meets`.
         self.early = Early()
         self.hears_since = float("-inf")
         self.meets: Callable[[LeaseRecord], None] = lambda record: None
@@ -79,7 +79,7 @@ class Schedule:
                 heapq.heappush(plan_at, at)
         except IndexError:
             heapq.heappush(plan_at, at)
-        if self.early or record.held_since < self.hears_since:
+        if record.token in self.early or record.held_since < self.hears_since:
             self.meets(record)
         return at
 
