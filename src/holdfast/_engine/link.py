@@ -578,8 +578,11 @@ class Link(Matching):
             self._ends.clear()
         finally:
             del self._reading[""]
-        for end in ends:
-            self._engine.do(self._hand_out, (*end, True))
+        for request, reply, failure in ends:
+            if failure is None:
+                self._engine.do(request.end, (reply, None))
+            else:
+                self._engine.do(self._hand_out, (request, reply, failure, True))
         if trouble is not None:
             self._end(trouble)
             return
