@@ -163,11 +163,10 @@ class SessionBase:
 
     def disown(self, lease: Any) -> None:
         """Forget a lease that holds nothing any more. Takes no lock: finalizers call it."""
-        me = lease._me
+        owners, me, known = self.owners, lease._me, lease._record.lease
         for kind in lease._owned_as:
-            held = self.owners.get((kind, me))
-            if held is not None and ((known := held()) is lease or known is None):
-                self.owners.pop((kind, me), None)
+            if owners.get((kind, me)) is known:
+                owners.pop((kind, me), None)
 
     def public(self, failure: RequestFailed) -> BaseException:
         """Return what users see of it. The engine may keep it on: without the frames of its callers."""
