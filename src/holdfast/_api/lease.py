@@ -207,10 +207,10 @@ class LeaseBase:
         )
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
-        record = getattr(self, "_record", None)
-        if record is None or record.state is _RELEASED:
-            return
         try:
+            record = self._record
+            if record.state is _RELEASED:
+                return
             try:
                 dropped_by = sys._getframe(1)
             except ValueError:
