@@ -62,12 +62,11 @@ def find() -> Any:
     """Find the logger; None where `logging` was not imported."""
     global logger
     logging: Any = sys.modules.get("logging")
-    handler = getattr(logging, "NullHandler", None)
-    if handler is None or not hasattr(logging, "getLogger"):
+    if logging is None or not (hasattr(logging, "NullHandler") and hasattr(logging, "getLogger")):
         return None  # not imported, or not yet
     found = logging.getLogger("holdfast")
     if not found.handlers:
-        found.addHandler(handler())  # else `logging` prints to stderr where a program has configured nothing
+        found.addHandler(logging.NullHandler())  # else it prints to stderr where a program has configured nothing
     logger = found
     return found
 
