@@ -575,8 +575,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a lease that was pushed counts for the ttl",
         WAITING,
-        "            grant.until,\n        )",
-        "        )",
+        "asks, until = (self.renew, self.release), grant.until",
+        "asks, until = (self.renew, self.release), None",
     ),
     Mutant(
         "a pushed grant counts from when it was heard",
@@ -1272,15 +1272,15 @@ LINES: tuple[Mutant, ...] = tuple(
         ),
         ("every tenure is undisturbed", EXCLUSIVE, "self.keys.lock if grant.more else None", "self.keys.lock"),
         ("the first waiter is not announced", WANTED, "count > 0 and count <= (came or 1)", "false"),
-        ("a tenure is handed on beyond its block", TENURE, "tenure.fence >= tenure.last_fence", "False"),
+        ("a tenure is handed on beyond its block", TENURE, "self.fence < self.last_fence", "True"),
         ("a tenure is handed on without validity", TENURE, " and record.deadline - now >= self.least_s", ""),
         ("an extended lease is handed on", TENURE, "and not record.extensions and", "and"),
         ("a handed-on lease has its predecessor's token", TENURE, "        tenure.fence += 1\n", ""),
         (
             "a handed-on lease has a deadline of its own",
             EXCLUSIVE,
-            "self.ttl_ms, now, until)",
-            "self.ttl_ms, now, now + self.ttl_ms / 1000)",
+            "self.ttl_ms, now, until, self.short_s)",
+            "self.ttl_ms, now, now + self.ttl_ms / 1000, self.short_s)",
         ),
         (
             "a handed-on lease ends by the max_hold of the one before",
@@ -1300,7 +1300,7 @@ LINES: tuple[Mutant, ...] = tuple(
             "made.renew_from = self.renew_from",
             "made.renew_from = now",
         ),
-        ("a handed-on lease is stretched later", EXCLUSIVE, "made.short_s = self.short_s", "made.short_s = 0.0"),
+        ("a handed-on lease is stretched later", EXCLUSIVE, "now, until, self.short_s)", "now, until, 0.0)"),
         (
             "a lease that was handed on is found behind it",
             TENURE,
@@ -1715,8 +1715,8 @@ _API: tuple[Mutant, ...] = tuple(
                 (
                     "the usual release is sent where there is a note",
                     ACQUIRABLE,
-                    "and self._asks and not self._noted",
-                    "and self._asks",
+                    "got.stray or self._noted or",
+                    "got.stray or",
                 ),
                 (
                     "a note is handed on",

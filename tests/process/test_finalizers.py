@@ -223,7 +223,10 @@ def test_dropping_many_leases_is_linear_and_delays_no_renewal(server: embedded.S
         def nothing(*_: object) -> Any:
             raise AssertionError("it is neither renewed nor released")
 
-        holds = [LeaseRecord(f"n{number}", f"t{number}", 1, 3_600_000, now, nothing, nothing) for number in range(MANY)]
+        holds = [
+            LeaseRecord(f"n{number}", f"t{number}", 1, 3_600_000, now, asks=(nothing, nothing))
+            for number in range(MANY)
+        ]
         for hold in holds:
             driver.watch(hold)
         began_at = time.monotonic()

@@ -52,7 +52,7 @@ class Holder:
         return True
 
     def begin(self, held_since: float = 10.0, token: str = TOKEN) -> LeaseRecord:
-        hold = LeaseRecord("x", token, 1, 30_000, held_since, _nothing, _nothing)
+        hold = LeaseRecord("x", token, 1, 30_000, held_since, asks=(_nothing, _nothing))
         hold.places = (lock_keys("holdfast", "x"),)
         self.schedule.add(hold, 0.5)
         return hold

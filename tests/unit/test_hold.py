@@ -17,7 +17,7 @@ def hold_of(ttl_ms: int, sent_at: float = 100.0, max_hold_ms: int | None = None)
     async def done() -> Any:
         return True
 
-    hold = LeaseRecord("a", "t:1:1", 1, ttl_ms, sent_at, lambda ttl_ms: done(), done)
+    hold = LeaseRecord("a", "t:1:1", 1, ttl_ms, sent_at, asks=(lambda ttl_ms: done(), done))
     if max_hold_ms is not None:
         hold.end_by(sent_at + max_hold_ms / 1000)
     return hold

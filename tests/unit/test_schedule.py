@@ -27,7 +27,7 @@ def _extension(ttl_ms: int) -> Protocol[bool]:
 
 
 def hold_of(ttl_ms: int, sent_at: float, *, renew: bool = True, max_hold_ms: int | None = None) -> LeaseRecord:
-    hold = LeaseRecord("a", "t", 1, ttl_ms, sent_at, _extension, _yes)
+    hold = LeaseRecord("a", "t", 1, ttl_ms, sent_at, asks=(_extension, _yes))
     if not renew:
         hold.stop_renewing()
     if max_hold_ms is not None:
@@ -63,7 +63,7 @@ def test_a_deadline_counts_from_the_sending(ttl_ms: int, sent_at: float) -> None
 @given(TTLS, TIMES, st.floats(min_value=0.01, max_value=2.0), FRACTIONS)
 def test_what_begins_with_less_is_stretched_soon(ttl_ms: int, now: float, lasts_s: float, jitter: float) -> None:
     schedule = Schedule()
-    hold = LeaseRecord("a", "t", 1, ttl_ms, now, _extension, _yes, deadline=now + lasts_s)
+    hold = LeaseRecord("a", "t", 1, ttl_ms, now, now + lasts_s, lasts_s, (_extension, _yes))
     at = renewal_at(schedule, hold, jitter)
     soon_s = min(lasts_s / 12, DEFAULT.stretch_s) + 1e-9
     assert at <= now + soon_s, "a renewal that gets no answer can be repeated"

@@ -67,7 +67,7 @@ def marked(of: Lines) -> tuple[Line, LocalWaiter, LocalWaiter, LeaseRecord]:
     """A line whose owner was granted a block, and another turn behind it."""
     first, second, third = joined(of, "a:1:1"), joined(of, "a:1:2"), joined(of, "a:1:3")
     hold(first)
-    assert first.hand_on(0.0) and second.line is not None
+    assert first.hand_on() and second.line is not None
     second.passed()
     return second.line, second, third, hold(second)
 
@@ -83,7 +83,7 @@ def test_who_finds_another_asking_or_holding_is_not_alone() -> None:
     of, note = lines(), Note()
     assert is_alone(note, of)
     assert not is_alone(note, of), "the first asks still"
-    note.last = lease = LeaseRecord("lock", "a:1:1", 1, TTL_MS, 0.0, _nothing, _nothing)
+    note.last = lease = LeaseRecord("lock", "a:1:1", 1, TTL_MS, 0.0, asks=(_nothing, _nothing))
     assert not is_alone(note, of), "it holds"
     note.last = lease
     assert lease.mark_released()
@@ -92,7 +92,7 @@ def test_who_finds_another_asking_or_holding_is_not_alone() -> None:
 
 def test_who_comes_behind_a_lost_lease_is_alone() -> None:
     of, note = lines(), Note()
-    note.last = lease = LeaseRecord("lock", "a:1:1", 1, TTL_MS, 0.0, _nothing, _nothing)
+    note.last = lease = LeaseRecord("lock", "a:1:1", 1, TTL_MS, 0.0, asks=(_nothing, _nothing))
     lease.lose("expired")
     assert is_alone(note, of)
 
@@ -103,11 +103,11 @@ def test_who_finds_a_line_is_not_alone() -> None:
     first = LocalWaiter("a:1:1", 0.0)
     first.join(of, note)
     assert not is_alone(note, of)
-    note.last = LeaseRecord("lock", "a:1:1", 1, TTL_MS, 0.0, _nothing, _nothing)
+    note.last = LeaseRecord("lock", "a:1:1", 1, TTL_MS, 0.0, asks=(_nothing, _nothing))
     note.last.lose("expired")
     assert not is_alone(note, of)
     first.leave()
-    note.last = LeaseRecord("lock", "a:1:1", 1, TTL_MS, 0.0, _nothing, _nothing)
+    note.last = LeaseRecord("lock", "a:1:1", 1, TTL_MS, 0.0, asks=(_nothing, _nothing))
     note.last.lose("expired")
     assert is_alone(note, of)
 
@@ -128,7 +128,7 @@ def test_one_that_is_alone_releases_at_the_server() -> None:
     of = lines()
     first = joined(of, "a:1:1")
     hold(first)
-    assert not first.hand_on(0.0) and not of, "nothing is left"
+    assert not first.hand_on() and not of, "nothing is left"
     assert first.line is not None and first.line.record is None, "nor kept alive by a circle"
 
 
@@ -136,17 +136,18 @@ def test_what_has_no_block_is_passed() -> None:
     of = lines()
     first, second = joined(of, "a:1:1"), joined(of, "a:1:2")
     hold(first)
-    assert first.hand_on(0.0)
+    assert first.hand_on()
     assert second.is_called() and second.passes() == ("a:1:1", "", "")
     assert first.passes() == (), "who has no right releases nothing"
 
 
 def test_what_has_a_block_is_handed_on_until_the_tenure_is_over() -> None:
-    line, second, third, _ = marked(lines())
-    assert line.lasts(0.0019) and not line.lasts(0.002)
-    assert second.hand_on(0.001) and third.is_called()
-    assert line.tenure is not None and not line.tenure.over
-    assert line.tenure.block == (BLOCK, 1)
+    line, second, third, record = marked(lines())
+    assert line.tenure is not None and line.tenure.block == (BLOCK, 1)
+    assert line.tenure.goes_on(0.0019, record) and not line.tenure.goes_on(0.002, record)
+    assert second.hand_on() and third.is_called()
+    assert third.take(0.0019) is not None and not line.tenure.over
+    assert line.tenure.block == (BLOCK, 2)
 
 
 @pytest.mark.parametrize("doubt", ["time", "block", "validity", "extended", "clock"])
@@ -164,7 +165,7 @@ def test_in_doubt_it_is_passed(doubt: str) -> None:
         assert record.extending(TTL_MS, 0.0) != RENEWAL
     else:
         record.lasts(10 * TTL_MS)
-    assert second.hand_on(now) and third.is_called()
+    assert second.hand_on() and third.is_called() and third.take(now) is None
     assert line.tenure.over and third.passes() == (second.token, BLOCK, line.tenure.fence)
 
 
@@ -190,7 +191,7 @@ def test_who_has_waited_for_long_asks_the_server(ttl_ms: int) -> None:
 
 def test_a_release_that_is_repeated_does_nothing() -> None:
     line, second, third, _ = marked(lines())
-    assert second.hand_on(0.001) and second.hand_on(0.1)
+    assert second.hand_on() and second.hand_on()
     assert line.owner is third and line.tenure is not None and not line.tenure.over
 
 
@@ -199,7 +200,7 @@ def test_one_that_has_left_is_passed_over() -> None:
     turns = [joined(of, f"a:1:{number}") for number in range(4)]
     hold(turns[0])
     assert turns[1].leave() is None
-    assert turns[0].hand_on(0.0) and turns[2].is_called()
+    assert turns[0].hand_on() and turns[2].is_called()
     assert turns[2].leave() is None and turns[3].is_called(), "what it had goes on"
     assert turns[3].passes() == ("a:1:0", "", "")
     back = turns[3].leave()
@@ -225,7 +226,7 @@ def test_two_that_look_for_the_next_one_drop_none_that_waits(others: int) -> Non
     hold(first)
     leaving.join(of, "lock")
     turns = [first, *(joined(of, f"a:2:{number}") for number in range(others))]
-    assert first.hand_on(0.0) is bool(others)
+    assert first.hand_on() is bool(others)
     assert turns[-1].is_called()
 
 
@@ -250,7 +251,7 @@ def test_who_leaves_while_it_is_made_the_owner_is_noticed() -> None:
     first, second, third = joined(of, "a:1:1"), joined(of, "a:1:2"), joined(of, "a:1:3")
     hold(first)
     second.bell = lambda: setattr(second, "over", True)  # it leaves, and has looked before it was made the owner
-    assert first.hand_on(0.0) and third.is_called()
+    assert first.hand_on() and third.is_called()
 
 
 def test_who_hands_on_to_the_last_one_while_that_leaves_releases(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,8 +267,8 @@ def test_who_hands_on_to_the_last_one_while_that_leaves_releases(monkeypatch: py
         return found
 
     monkeypatch.setattr(Line, "successor", leaving)
-    assert not first.hand_on(0.0) and not of
-    assert not first.hand_on(0.0), "nor when the release is begun again, behind the look at the line"
+    assert not first.hand_on() and not of
+    assert not first.hand_on(), "nor when the release is begun again, behind the look at the line"
 
 
 @pytest.mark.parametrize("block", [False, True])
@@ -285,9 +286,9 @@ def test_the_last_one_that_leaves_as_the_owner_alone_gives_back(block: bool) -> 
         back.append(second.leave())
 
     second.bell = leaving
-    assert first.hand_on(0.0), "to one that gives it back"
+    assert first.hand_on(), "to one that gives it back"
     assert len(back) == 1 and back[0].token == first.token and not of
-    assert first.hand_on(0.0) and second.leave() is back[0], "repeated"
+    assert first.hand_on() and second.leave() is back[0], "repeated"
 
 
 def test_what_becomes_of_a_line_is_nothing_to_one_that_has_handed_on() -> None:
@@ -302,7 +303,7 @@ def test_what_becomes_of_a_line_is_nothing_to_one_that_has_handed_on() -> None:
         ends.append(held.hand_on(0.0))
 
     third.bell = holding
-    assert second.hand_on(0.0) and ends == [False] and not of
+    assert second.hand_on() and ends == [False] and not of
 
 
 def test_a_grant_of_the_next_one_is_given_back_by_itself() -> None:
@@ -320,7 +321,7 @@ def test_a_grant_of_the_next_one_is_given_back_by_itself() -> None:
         second.over = True  # it begins to leave
 
     second.bell = passing
-    assert first.hand_on(0.0) and line.owner is second
+    assert first.hand_on() and line.owner is second
     back.append(second.leave())
     assert back[0] is not None and back[0].token == second.token and not of
 
@@ -336,8 +337,8 @@ def test_a_release_that_was_interrupted_looks_again_for_one_that_has_left() -> N
 
     second.bell = interrupted
     with pytest.raises(Interrupted):
-        first.hand_on(0.0)
-    assert not first.hand_on(0.0) and not of, "the first one releases"
+        first.hand_on()
+    assert not first.hand_on() and not of, "the first one releases"
 
 
 def test_one_that_has_left_passes_nothing_though_it_is_made_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +360,7 @@ def test_one_that_has_left_passes_nothing_though_it_is_made_the_owner(monkeypatc
 
     monkeypatch.setattr(Line, "successor", leaving)
     third.bell = asking
-    assert second.hand_on(0.0) and line.owner is fourth
+    assert second.hand_on() and line.owner is fourth
     held = fourth.take(0.001)
     assert asked == [()] and isinstance(held, LocalLease) and held.token == second.token
 
@@ -376,7 +377,7 @@ def test_what_was_handed_to_who_gets_no_lease_goes_on() -> None:
     of = lines()
     line, second, third, _ = marked(of)
     fourth = joined(of, "a:1:4")
-    assert second.hand_on(0.0005) and third.take(0.0006) is not None
+    assert second.hand_on() and third.take(0.0006) is not None
     third.disclaim()
     assert third.leave() is None and line.owner is fourth
     assert fourth.take(0.0007) is not None
@@ -404,13 +405,13 @@ def test_a_lease_that_follows_is_as_one_that_is_made(pushed_until: float | None)
     assert line.record is before
     before.renew_from = 0.0001  # it was renewed meanwhile
     before.report = Report()
-    assert before.mark_released() and second.hand_on(0.001)
+    assert before.mark_released() and second.hand_on()
 
     follows = third.take(0.0015)
     assert isinstance(follows, LocalLease) and line.record is follows
     assert (follows.turn, follows.token, follows.fence) == (third, before.token, before.fence + 1)
-    made = LocalLease(exclusive, third, tenure, before.token, follows.fence, TTL_MS, 0.0015, before.deadline)
-    made.renew_from, made.short_s = before.renew_from, before.short_s
+    made = LocalLease("lock", before.token, follows.fence, TTL_MS, 0.0015, before.deadline, before.short_s)
+    made.stand_on(exclusive, third, tenure).renew_from = before.renew_from
     assert fields_of(follows) == fields_of(made)
     assert follows.deadline == (pushed_until or before.deadline)
 
@@ -425,7 +426,7 @@ def test_a_lease_that_follows_has_its_own_max_hold(pushed_until: float | None) -
     before.end_by(2.0)
     if pushed_until is not None:
         assert before.extended(1_990, 0.0005, 0.0007)  # for what `max_hold` has left
-    assert line.record is before and second.hand_on(0.001)
+    assert line.record is before and second.hand_on()
     follows = third.take(0.0015)
     assert isinstance(follows, LocalLease)
     follows.end_by(2.0015)
@@ -437,7 +438,7 @@ def test_a_lease_that_follows_has_its_own_max_hold(pushed_until: float | None) -
 
 def test_none_follows_when_the_tenure_is_over() -> None:
     line, second, third, _ = marked(lines())
-    assert second.hand_on(0.001)
+    assert second.hand_on()
     assert third.take(0.002) is None, "2 ms"
     assert third.passes()[0] == second.token and line.owner is third
 
@@ -447,7 +448,7 @@ def test_a_loss_ends_the_line() -> None:
     first, second = joined(of, "a:1:1"), joined(of, "a:1:2")
     hold(first)
     first.lost()
-    assert second.is_called() and not of and not first.hand_on(0.0)
+    assert second.is_called() and not of and not first.hand_on()
     assert second.line is not None
     second.join(of, second.line.key)
     assert second.first and second.is_called(), "and the next one begins again"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, Self, TypeAlias, cast
 
 from holdfast._core import mutex, plain, redlock
 from holdfast._core.by_turns import ByTurns
@@ -18,7 +18,7 @@ from holdfast._core.keys import LockKeys
 from holdfast._core.lease_cache import CachedLease
 from holdfast._core.mutex import Each, LockAcquisition
 from holdfast._core.plain import PlainAcquisition, Scripts
-from holdfast._core.record import RENEWAL, LeaseRecord, Order
+from holdfast._core.record import RENEWAL, Asks, LeaseRecord, Order
 from holdfast._core.redlock import Quorum, QuorumAcquisition
 from holdfast._core.replicas import Sync
 from holdfast._core.replies import LockSeen
@@ -99,15 +99,17 @@ class OneServer(_Exclusive, Note):
             return _CrashRecord(self, token, grant, ttl_ms)
         if grant.more == plain.PLAIN:
             return self._plain(token, ttl_ms).make_record(self.name, grant)
-        since, until = grant.sent_at, grant.until
-        if not grant.stray:
-            if grant.turn is not None:
-                return self._hold_in_line(grant.turn, token, grant, ttl_ms)
-            if grant.kept is not None:
-                kept = self._begin_to_keep(token, grant, ttl_ms)
-                return KeptLease(self, kept, kept, token, grant.fence, ttl_ms, since, until)
-        until, is_short = (grant.deadline, False) if until is None else (until, True)
-        made = LockRecord(self.name, token, grant.fence, ttl_ms, since, None, None, until, is_short)
+        since, until, short_s = grant.sent_at, grant.deadline, 0.0
+        if grant.until is not None:
+            until, short_s = grant.until, grant.short_s
+        if not grant.stray and (grant.turn is not None or grant.kept is not None):
+            turn, tenure = self._stands_on(token, grant, ttl_ms)
+            kind = KeptLease if type(tenure) is CachedLease else LocalLease
+            local = kind(self.name, token, grant.fence, ttl_ms, since, until, short_s).stand_on(self, turn, tenure)
+            if turn is not tenure:
+                turn.line.record = local
+            return local
+        made = LockRecord(self.name, token, grant.fence, ttl_ms, since, until, short_s)
         made._exclusive = self
         if grant.stray:
             made.stray = True
@@ -121,19 +123,22 @@ class OneServer(_Exclusive, Note):
         lease_cache.begin(kept)
         return kept
 
-    def _hold_in_line(self, turn: LocalWaiter, token: str, grant: Grant, ttl_ms: int) -> LeaseRecord:
-        """Make the record of a lease that the client may hand on."""
+    def _stands_on(self, token: str, grant: Grant, ttl_ms: int) -> tuple[Any, Tenure | None]:
+        """Return the turn and the tenure of a lease that the client may hand on; where it may only keep it, twice what
+        keeps it.
+        """
+        turn: LocalWaiter | None = grant.turn
+        if turn is None:
+            kept = self._begin_to_keep(token, grant, ttl_ms)
+            return kept, kept
         line = turn.line
         assert line is not None
         if grant.kept is not None and line.tenure is None:
             line.tenure = self._begin_to_keep(token, grant, ttl_ms)
             line.tenure.ends_at = turn.got_at + self.settings.tenure_ms / 1000
-        tenure = None
-        if token[-1] == MARK:
-            tenure = turn.begin(token, grant.fence, ttl_ms, self.keys.lock if grant.more else None)
-        kind: type[LocalLease] = KeptLease if type(tenure) is CachedLease else LocalLease
-        line.record = kind(self, turn, tenure, token, grant.fence, ttl_ms, grant.sent_at, grant.until)
-        return line.record
+        if token[-1] != MARK:
+            return turn, None
+        return turn, turn.begin(token, grant.fence, ttl_ms, self.keys.lock if grant.more else None)
 
     def give_back(self, token: str, ttl_ms: int, tenure: Tenure | None = None) -> Protocol[None]:
         turn = self._plain(token, ttl_ms) if self.scripts.refused else self.turn(token, ttl_ms, None, tenure)
@@ -182,7 +187,7 @@ class LockRecord(LeaseRecord):
             asks.short_ms = int((self.deadline - self.held_since) * 1000)
         return asks
 
-    def _ask_by(self) -> tuple[Callable[..., Protocol[int]], Callable[[], Protocol[bool]]]:
+    def _ask_by(self) -> Asks:
         asks = self.asks()
         in_line = self.turn is not None and self.turn is not self.tenure
         self._asks = made = asks.renew, partial(release_in_line, self.turn, asks) if in_line else asks.release
@@ -198,7 +203,7 @@ class _CrashRecord(LockRecord):
     usual_renewal = LeaseRecord.usual_renewal
 
     def __init__(self, exclusive: OneServer, token: str, grant: Grant, ttl_ms: int) -> None:
-        super().__init__(exclusive.name, token, grant.fence, ttl_ms, grant.sent_at, None, None, grant.until)
+        super().__init__(exclusive.name, token, grant.fence, ttl_ms, grant.sent_at, grant.until, grant.short_s)
         self._exclusive = exclusive
         self.crash_ms, self.stray = crash_ms_of(token), grant.stray
         # One that was pushed is not noted as alive, so that others do not get in early.
@@ -214,7 +219,7 @@ class _CrashRecord(LockRecord):
             self.proved_until = max(self.proved_until, deadline(sent_at, self.crash_ms))
         return super().extended(ttl_ms, sent_at, now, order)
 
-    def _ask_by(self) -> tuple[Callable[..., Protocol[int]], Callable[[], Protocol[bool]]]:
+    def _ask_by(self) -> Asks:
         extends, releases = super()._ask_by()
         self._asks = made = extends, lambda: cast("Callable[..., Protocol[bool]]", releases)(self.proved_until)
         return made
@@ -229,35 +234,25 @@ class LocalLease(LockRecord):
 
     __slots__ = ("tenure",)
 
-    def __init__(
-        self,
-        exclusive: OneServer,
-        turn: Any,
-        tenure: Tenure | None,
-        token: str,
-        fence: int,
-        ttl_ms: int,
-        since: float,
-        until: float | None,
-    ) -> None:
-        super().__init__(exclusive.name, token, fence, ttl_ms, since, None, None, until)
-        self._exclusive = exclusive
-        self.turn = turn
-        self.tenure: Any = tenure
+    tenure: Any
+
+    def stand_on(self, exclusive: OneServer, turn: Any, tenure: Tenure | None) -> Self:
+        self._exclusive, self.turn, self.tenure = exclusive, turn, tenure
         if tenure is not None:
             tenure.holder = self
+        return self
 
     def followed_by(self, turn: LocalWaiter, now: float) -> LocalLease:
-        tenure, until = self.tenure, max(self.deadline, self.granted_until)
-        made = type(self)(self._exclusive, turn, tenure, self.token, tenure.fence, self.ttl_ms, now, until)
+        until = max(self.deadline, self.granted_until)
+        made = type(self)(self.name, self.token, self.tenure.fence, self.ttl_ms, now, until, self.short_s)
         if self.short_s or until - self.renew_from > self.ttl_ms / 2000:
             made.renew_from = self.renew_from
-            made.short_s = self.short_s
-        # Else it was renewed for no longer than its own `max_hold`: the next one begins with little, and is stretched.
-        return made
+        else:  # renewed for no longer than its own `max_hold`: the next one begins with little, and is stretched
+            made.short_s = until - now
+        return made.stand_on(self._exclusive, turn, self.tenure)
 
     def hand_on(self, now: float) -> bool:
-        return bool(self.turn.hand_on(now))
+        return self.turn.hand_on()  # type: ignore[no-any-return]
 
     def lose(self, reason: str) -> None:
         super().lose(reason)
@@ -280,13 +275,13 @@ class KeptLease(LocalLease):
         kept.fence += 1
         # What its renewals set is no less than it trusts, though it was granted for a longer ttl.
         until = min(self.deadline, deadline(now, ttl_ms))
-        made = KeptLease(self._exclusive, kept, kept, self.token, kept.fence, ttl_ms, now, until)
+        made = KeptLease(self.name, self.token, kept.fence, ttl_ms, now, until, until - now)
         made.most_ms = max(ttl_ms, self.most_ms)
         if made.short_s > ttl_ms / 2000:
             made.renew_from, made.short_s = self.renew_from, 0.0  # what was stretched is not short
         if self.extensions:
             made.extensions, made.least_ms, made.is_cut = self.extensions, 0, self.is_cut
-        return made
+        return made.stand_on(self._exclusive, kept, kept)
 
     def cutting(self, ttl_ms: int, asked_at: float) -> Order:
         """Note a request to leave it that much while it is idle, of which a repeat may still come."""

@@ -250,7 +250,7 @@ class _Watch(LeaseRecord):
     def __init__(self, kept: CachedLease, now: float) -> None:
         self._kept, record = kept, kept.record
         at = now + kept.cache_for_s * _CUT_AT
-        super().__init__(record.name, f"{kept.token} kept", kept.fence, record.ttl_ms, now, None, None, at, False)
+        super().__init__(record.name, f"{kept.token} kept", kept.fence, record.ttl_ms, now, at)
         self.renews = False
 
     def check_expired(self, now: float) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from holdfast._core.effects import Call, Command, Protocol, Spawn
 from holdfast._core.failure import RequestFailed
@@ -72,11 +72,16 @@ _HELD = LeaseState.HELD
 _SUSPECT = LeaseState.SUSPECT
 
 
+#: Make the protocols that extend a lease, and that release it.
+Asks: TypeAlias = "tuple[Callable[..., Protocol[int]], Callable[[], Protocol[bool]]]"
+
+
 class LeaseRecord:
     """One held lease as the core sees it.
 
-    `deadline`: until when it may be trusted, which is less than its ttl says where `is_short`; None: as that says.
-    `renews`: the background does that. `on_loss` is called once, with the reason, by what finds the loss.
+    `deadline`: until when it may be trusted; None: as its ttl says. `short_s`: of one that begins with less than that.
+    `asks`: how it is extended and released; None: as the class says when that is wanted. `renews`: the background
+    extends it. `on_loss` is called once, with the reason, by what finds the loss.
     """
 
     # No `__getattr__` here or in a subclass: with it, Python reads each of these fields three times slower.
@@ -133,6 +138,7 @@ class LeaseRecord:
     tenure: Any = None
     #: The blocks under it.
     blocks: tuple[Any, ...] = ()
+    next_at: float  # when it needs attention next, once it is watched
     due_at: float  # when its last renewal was at first, once there was one
 
     def __init__(
@@ -142,10 +148,9 @@ class LeaseRecord:
         fence: int,
         ttl_ms: int,
         sent_at: float,
-        extension: Callable[..., Protocol[int]] | None = None,
-        release: Callable[[], Protocol[bool]] | None = None,
         deadline: float | None = None,
-        is_short: bool = True,
+        short_s: float = 0.0,
+        asks: Asks | None = None,
     ) -> None:
         self.name = name
         self.token = token
@@ -153,15 +158,13 @@ class LeaseRecord:
         self.ttl_ms = ttl_ms
         self.deadline = deadline_of(sent_at, ttl_ms) if deadline is None else deadline
         #: What it begins with, until it is extended; 0: its ttl.
-        self.short_s = deadline - sent_at if is_short and deadline is not None else 0.0
-        #: How it is extended and released; None: as the class says when that is wanted.
-        self._asks = None if extension is None or release is None else (extension, release)
+        self.short_s = short_s
+        self._asks = asks
         self.held_since = sent_at
         self.state = _HELD
         self.unended = True  # deleted by the one that ends it
         self.renew_from = sent_at
         self.most_ms = ttl_ms  # the greatest ttl that anything was for
-        self.next_at = 0.0
         self.report: Report = SILENT
         self.home: Any = None  # where its loss is told, once a user has it
         #: What the user has of it, if that is still there; where it is not, it is renewed no more.
@@ -183,7 +186,7 @@ class LeaseRecord:
         """The protocol that releases it; False: it was not held any more."""
         return (self._asks or self._ask_by())[1]()
 
-    def _ask_by(self) -> tuple[Callable[..., Protocol[int]], Callable[[], Protocol[bool]]]:
+    def _ask_by(self) -> Asks:
         raise NotImplementedError
 
     def beside(self, keep: Callable[[int], Protocol[None]]) -> None:

@@ -79,9 +79,14 @@ class Tenure:
         #: It is to be passed on to the server's queue.
         self.over = False
 
-    def is_time(self, now: float, record: LeaseRecord) -> bool:
-        """True if it is not too late to go on after that lease."""
-        return now < self.ends_at and record.deadline - now >= self.least_s
+    def goes_on(self, now: float, record: LeaseRecord) -> bool:
+        """True if the next holder may go on after that lease.
+
+        Not where it was extended: a late extension that shortens may be under way, of which the next holder would not
+        know.
+        """
+        in_time = now < self.ends_at and record.deadline - now >= self.least_s
+        return in_time and self.fence < self.last_fence and not record.extensions and not record.overlong
 
     def told(self) -> None:
         """End the tenure as soon as is fair, since another client waits."""
@@ -125,7 +130,7 @@ class Lines(dict[Any, "Line"]):
         self.hears: Callable[[str], bool] = lambda key: False
         self._early = early
 
-    def goes_on(self, tenure: Tenure, key: str, now: float) -> None:
+    def extend(self, tenure: Tenure, key: str, now: float) -> None:
         """Extend a tenure that no one waited for at the server when it was granted: until another client does."""
         undisturbed_until = now + self.settings.undisturbed_ms / 1000
         if undisturbed_until <= tenure.ends_at or not self.hears(key):
@@ -204,17 +209,6 @@ class Line:
         tenure.over = True
         self.tenure = tenure
 
-    def lasts(self, now: float) -> bool:
-        """True if the next holder may go on by the tenure.
-
-        Not where it was extended: a late extension that shortens may be under way, of which the next holder would not
-        know.
-        """
-        record, tenure = self.record, self.tenure
-        if record is None or tenure is None or tenure.over or tenure.fence >= tenure.last_fence:
-            return False
-        return tenure.is_time(now, record) and not record.extensions and not record.overlong
-
 
 class LocalWaiter:
     """One local acquire. `token`: its own, for when it asks the server."""
@@ -247,7 +241,7 @@ class LocalWaiter:
                     self.first = True
                     return
             self.line = line
-            if not self.token.endswith(MARK):
+            if self.token[-1] != MARK:
                 self.token += MARK
             line.waiters.append(self)
             if not line.dead:
@@ -266,14 +260,14 @@ class LocalWaiter:
         return line is not None and line.owner is self and not line.dead
 
     def take(self, now: float) -> LeaseRecord | None:
-        """The lease, of what was handed on to this owner; None: ask the server."""
+        """The lease, of what was handed on to this turn; None: it is not the owner, or has to ask the server."""
         line = self.line
         assert line is not None
         record, tenure = line.record, line.tenure
-        if record is None or tenure is None or tenure.over:
+        if line.owner is not self or line.dead or record is None or tenure is None or tenure.over:
             return None
         self.got_at = now
-        if not tenure.is_time(now, record):
+        if not tenure.goes_on(now, record):
             tenure.over = True
             return None
         tenure.fence += 1
@@ -314,7 +308,7 @@ class LocalWaiter:
             ends_at = self.got_at + settings.tenure_ms / 1000
             line.tenure = Tenure(token, fence, ends_at, min(settings.claim_ms, ttl_ms) / 2000)
             if undisturbed is not None:
-                line.lines.goes_on(line.tenure, undisturbed, self.got_at)
+                line.lines.extend(line.tenure, undisturbed, self.got_at)
         return line.tenure
 
     def disclaim(self) -> None:
@@ -327,7 +321,7 @@ class LocalWaiter:
         if line.tenure is not None and line.tenure.token == self.token:
             line.tenure = None
 
-    def hand_on(self, now: float) -> bool:
+    def hand_on(self) -> bool:
         """Make the next turn the owner after a release. False: the lease has to be released at the server.
 
         Idempotent, since a release may be repeated.
@@ -342,11 +336,8 @@ class LocalWaiter:
             if successor is None:
                 line.die()
                 return False
-            tenure = line.tenure
-            if tenure is None:
+            if line.tenure is None:
                 line.begin_to_pass(record)
-            elif not line.lasts(now):
-                tenure.over = True
             self.handed = line.tenure
             line.owner = successor
         owner, handed = line.owner, self.handed
@@ -444,4 +435,4 @@ async def left(turn: LocalWaiter, give_back: GiveBack) -> None:
 
 async def release_in_line(turn: LocalWaiter, holder: Acquisition) -> bool:
     """Release the lease of that turn: to the next one in its line, or at the server."""
-    return turn.hand_on(driver.get().now()) or await holder.release()
+    return turn.hand_on() or await holder.release()

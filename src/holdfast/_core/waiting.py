@@ -93,6 +93,11 @@ class Grant:
         #: Others may have come to wait behind it meanwhile.
         self.waited = until is not None
 
+    @property
+    def short_s(self) -> float:
+        """What it begins with where it was pushed; else 0."""
+        return 0.0 if self.until is None else self.until - self.sent_at
+
 
 def granted(reply: Reply, asked_at: float, now: float, ttl_ms: int) -> Grant | None:
     """The grant behind an answer that came `now`; None where it grants nothing that may still be trusted."""
@@ -239,18 +244,9 @@ class Acquisition:
     def make_record(self, name: str, grant: Grant) -> LeaseRecord:
         """Make the record of a lease that was granted to this turn."""
         self.stray = grant.stray
-        if grant.until is not None:
-            self.short_ms = int((grant.until - grant.sent_at) * 1000)
-        record = LeaseRecord(
-            name,
-            self.token,
-            grant.fence,
-            self.ttl_ms,
-            grant.sent_at,
-            self.renew,
-            self.release,
-            grant.until,
-        )
+        self.short_ms = int(grant.short_s * 1000)
+        asks, until = (self.renew, self.release), grant.until
+        record = LeaseRecord(name, self.token, grant.fence, self.ttl_ms, grant.sent_at, until, grant.short_s, asks)
         record.stray, record.sync = grant.stray, self.sync
         record.places = self.places()
         return record
