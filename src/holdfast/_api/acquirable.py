@@ -234,9 +234,14 @@ class AcquirableBase:
         driver, record = session.driver, asked.record
         release_ask = None
         if got is not None:
-            turn = asked.turn
-            if turn is not None and type(got) is Grant and not turn.over:
-                got.turn = turn
+            turn = None
+            if type(got) is Grant:
+                turn = asked.turn
+                if turn is not None and not turn.over:
+                    got.turn = turn
+                usual = not (got.stray or self._noted or got.more == PLAIN or asked.token[-1] == MARK)
+                if usual and self._asks:
+                    release_ask = self._asks[1]
             asked.record = record = self._record(asked.token, got)
             record.report = asked.report
             if self._line_key is not None and asked.kept is None:
@@ -245,9 +250,6 @@ class AcquirableBase:
                 driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
             if record.held_since >= driver.introduce_at:
                 session.introduce(record.held_since)
-            usual = type(got) is Grant and not got.stray and got.more != PLAIN and record.token[-1] != MARK
-            if usual and self._asks and not self._noted:
-                release_ask = self._asks[1]
         assert record is not None
         lease: Any = self._lease_class(asked, record, release_ask)
         if self._reentrant:

@@ -112,10 +112,12 @@ class Acquirable(AcquirableBase, Generic[L]):
         session.asking[asked.token] = asked
         if driver.closed:  # it looks who asks once it is, and gives back what those get
             raise driver.closed_error()
+        if asked.turn is not None and not asked.turn.first:
+            return None  # it waits for its turn
         if self._how.most_waiting == 0:
             asked.timeout_s = 0.0
         first = self._asks[0] if self._asks and asked.cancel is None else None
-        if first is None or first.key in driver.contention or not (asked.turn is None or asked.turn.first):
+        if first is None or first.key in driver.contention:
             return None
         patience_s = first.request_timeout_s
         if asked.timeout_s is not None:
@@ -129,13 +131,11 @@ class Acquirable(AcquirableBase, Generic[L]):
         session, driver, report, turn = self._session, self._session.driver, asked.report, asked.turn
         # A first request that may have been granted, and was not, is in doubt until the engine has begun with that.
         asked.runs = outcome is None or (outcome[1] is None and outcome[0][0] != 1)
-        start: Any = self._ask
-        if turn is not None:
-            if not turn.first:
-                if report.detailed:
-                    report.queued()
-                return driver.wait_in_line(asked, self._wait_in_line)
-            start = partial(self._ask_as_owner, turn)
+        if turn is not None and not turn.first:
+            if report.detailed:
+                report.queued()
+            return driver.wait_in_line(asked, self._wait_in_line)
+        start: Any = self._ask if turn is None else partial(self._ask_as_owner, turn)
         if report.detailed:
             driver.queueing[asked.token] = report
         if driver.introduce_at < 0.0 and asked.timeout_s != 0:

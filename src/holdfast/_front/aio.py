@@ -29,7 +29,7 @@ from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.snapshot import snapshot
-from holdfast._core.tenure import LocalWaiter
+from holdfast._core.tenure import SOON_MS, LocalWaiter
 from holdfast._core.tokens import owner_of
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._engine.client import Client
@@ -259,7 +259,7 @@ class AioFront(Front):
     ) -> LeaseRecord | Grant | Busy:
         """Wait for its turn: it is handed on soon, or `start(turn, timeout_s)` makes the protocol for all the rest."""
         turn, timeout_s = asked.turn, asked.timeout_s
-        if asked.lock._ttl_ms > 1000 * SOON_S and (timeout_s is None or timeout_s > SOON_S):
+        if asked.lock._ttl_ms > SOON_MS and (timeout_s is None or timeout_s > SOON_S):
             home = self.home
             future = home.loop.future()
             turn.bell = partial(home.ring, future)
@@ -269,7 +269,7 @@ class AioFront(Front):
                     await home.loop.within(future, SOON_S)
             finally:
                 turn.bell = None
-            taken: LeaseRecord | None = turn.take(clock()) if turn.has_the_right() and not self.closed else None
+            taken: LeaseRecord | None = None if self.closed else turn.take(clock())
             if taken is not None:
                 return taken
         return await self._run(start(turn, timeout_s), asked.undo)

@@ -19,7 +19,7 @@ from holdfast._core.agent.agent import Outcome, Sent
 from holdfast._core.agent.renewals import quietly
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
-from holdfast._core.tenure import LocalWaiter
+from holdfast._core.tenure import SOON_MS, LocalWaiter
 from holdfast._core.waiting import Busy, Grant
 from holdfast._engine.client import Client
 from holdfast._engine.operation import Operation
@@ -151,9 +151,8 @@ class ThreadsFront(Front):
         self, asked: Any, start: Callable[[LocalWaiter, float | None], Protocol[LeaseRecord | Grant | Busy]]
     ) -> LeaseRecord | Grant | Busy:
         """Wait for its turn: it is handed on soon, or `start(turn, timeout_s)` makes the protocol for all the rest."""
-        turn, timeout_s, cancel, line = asked.turn, asked.timeout_s, asked.cancel, asked.turn.line
-        soon = asked.lock._ttl_ms > 1000 * SOON_S and (timeout_s is None or timeout_s > SOON_S)
-        if soon and line is not None and cancel is None:
+        turn, timeout_s, line = asked.turn, asked.timeout_s, asked.turn.line
+        if asked.cancel is None and asked.lock._ttl_ms > SOON_MS and (timeout_s is None or timeout_s > SOON_S):
             bell = silent_bell()
             turn.bell = partial(ring, bell)
             try:
@@ -162,11 +161,10 @@ class ThreadsFront(Front):
                     bell.acquire(True, SOON_S)
             finally:
                 turn.bell = None
-            if line.owner is turn and not line.dead and not self.closed:
-                taken: LeaseRecord | None = turn.take(clock())
-                if taken is not None:
-                    return taken
-        return self.run(partial(start, turn, timeout_s), cancel)
+            taken: LeaseRecord | None = None if self.closed else turn.take(clock())
+            if taken is not None:
+                return taken
+        return self.run(partial(start, turn, timeout_s), asked.cancel)
 
     def release(self, record: LeaseRecord, first: PreparedRequest | None, outcome: Outcome | None) -> bool:
         """Release by the protocol, which is told what came of the first request, if that was sent."""
