@@ -25,7 +25,7 @@ _WHERE = (
     *("AcquirableBase._held_by", "Lease._release"),
     *("Enterable.__aenter__", "Enterable._leave", "Enterable._left", "Lease._leave", "Lease._exit"),
     *("Lease.__aenter__", "Lease._begin_body", "Lease._end_body", "Leaving.__get__", "Leaving._exit", "_begin"),
-    *("opening", "LeaseStack.push", "LeaseStack.pop", "LeaseStack.forget"),
+    *("opening", "LeaseStack.take", "LeaseStack.forget"),
 )
 #: The same for what is made of several steps.
 _WHERE_OF: dict[str, tuple[str, ...]] = {

@@ -134,7 +134,7 @@ class AcquirableBase:
         #: What the owner in its tokens has in front, behind the mark.
         self._noted = "" if options.note_text is None else NOTED
         #: Who is inside of blocks that no `with` statement knows, by which lease.
-        self._entered: LeaseStack[int, Any] = LeaseStack(session.has_ended)
+        self._entered: LeaseStack[int, Any] = LeaseStack()
         self._owned_as: tuple[str, ...] = (f"{self._kind}:{name}",)
         #: The first requests of acquire and release, ready but for the token; () where there are none.
         self._asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] = ()

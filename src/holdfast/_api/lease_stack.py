@@ -18,40 +18,31 @@ L = TypeVar("L")
 W = TypeVar("W")
 
 
-class LeaseStack(Generic[W, L]):
-    """Leases of entered blocks. `ended(owner)` says that an owner can leave nothing any more.
+class LeaseStack(list[tuple[W, L, object]]):
+    """Leases of entered blocks: the owner of each, the lease, and the frame that runs the `with`, if it is known.
 
     Changed in one step each, by any thread or task and by finalizers.
     """
 
-    __slots__ = ("_ended", "_entered")
+    __slots__ = ()
 
-    def __init__(self, ended: Callable[[W], bool]) -> None:
-        self._ended = ended
-        #: The owner, the lease, and the frame that runs the `with`, if it is known.
-        self._entered: list[tuple[W, L, object]] = []
-
-    def push(self, owner: W, lease: L, frame: object = None) -> None:
-        """Note that the owner has entered a block."""
-        self._entered.append((owner, lease, frame))
-
-    def pop(self, owner: W, frame: object = None) -> L:
+    def take(self, owner: W, frame: object, ended: Callable[[W], bool]) -> L:
         """Take the lease of a block that the owner leaves: that of `frame`, or else its innermost one.
 
-        RuntimeError when it is ambiguous which lease that is.
+        `ended(owner)` says that an owner can leave nothing any more. RuntimeError when it is ambiguous which one.
         """
-        entered = self._find(owner, frame)
-        self._entered.remove(entered)
+        entered = self._find(owner, frame, ended)
+        self.remove(entered)
         return entered[1]
 
-    def _find(self, owner: W, frame: object) -> tuple[W, L, object]:
-        innermost_first = self._entered[::-1]
+    def _find(self, owner: W, frame: object, ended: Callable[[W], bool]) -> tuple[W, L, object]:
+        innermost_first = self[::-1]
         of_frame = [each for each in innermost_first if frame is not None and each[2] is frame]
         own = [each for each in of_frame or innermost_first if each[0] == owner]
         if own or of_frame:
             return (own or of_frame)[0]
         owners = {each[0] for each in innermost_first}
-        candidates = owners if len(owners) == 1 else set(filter(self._ended, owners))
+        candidates = owners if len(owners) == 1 else set(filter(ended, owners))
         if len(candidates) != 1:
             raise RuntimeError(
                 "this block was entered by another thread or task, and several are inside: which lease to release "
@@ -61,10 +52,10 @@ class LeaseStack(Generic[W, L]):
 
     def forget(self, lease: L) -> None:
         """Forget the innermost block under that lease, in any thread or task."""
-        entered = next((each for each in self._entered[::-1] if each[1] is lease), None)
+        entered = next((each for each in self[::-1] if each[1] is lease), None)
         if entered is not None:
             with suppress(ValueError):  # left meanwhile
-                self._entered.remove(entered)
+                self.remove(entered)
 
 
 class Leads(Generic[W, L]):

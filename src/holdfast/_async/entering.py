@@ -41,7 +41,7 @@ class Enterable(Generic[L]):
             block.append(await self._acquire(sys._getframe(1)))
             self._begin(block[0])
             if not is_known:  # its end has to find it
-                self._entered.push(self._session.me(), block[0], sys._getframe(1))
+                self._entered.append((self._session.me(), block[0], sys._getframe(1)))
             # sync-drop
             block[0]._begin_body()
             return block[0]  # type: ignore[no-any-return]
@@ -54,7 +54,7 @@ class Enterable(Generic[L]):
     def _leave(self, block: Block, *raised: Any) -> Awaitable[None]:
         if not block or block[0] is None:
             # Not looked up by `with`: whose block it is has to be found, by the frame that awaits this.
-            # sync: lease = self._entered.pop(self._session.me(), sys._getframe(1))
+            # sync: lease = self._entered.take(self._session.me(), sys._getframe(1), self._session.has_ended)
             # sync: self._left(lease)
             # sync: return lease._exit(*raised)
             return self._exit(*raised)
@@ -64,7 +64,7 @@ class Enterable(Generic[L]):
     async def _exit(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lease = self._entered.pop(self._session.me(), sys._getframe(1))
+        lease = self._entered.take(self._session.me(), sys._getframe(1), self._session.has_ended)
         self._left(lease)
         await lease._exit(kind, error, trace)
 

@@ -56,7 +56,7 @@ class Election(Enterable[Lease]):
         self._name = name
         self._lock = _Leadership(session, name, options)
         self._leads: Leads[Any, Lease] = Leads(session.has_ended, _is_over)
-        self._entered = LeaseStack(session.has_ended)
+        self._entered = LeaseStack()
 
     @property
     def name(self) -> str:

@@ -43,7 +43,7 @@ class Enterable(Generic[L]):
             block.append(self._acquire(sys._getframe(1)))
             self._begin(block[0])
             if not is_known:  # its end has to find it
-                self._entered.push(self._session.me(), block[0], sys._getframe(1))
+                self._entered.append((self._session.me(), block[0], sys._getframe(1)))
             return block[0]  # type: ignore[no-any-return]
         except BaseException:
             if block:
@@ -54,14 +54,14 @@ class Enterable(Generic[L]):
     def _leave(self, block: Block, *raised: Any) -> None:
         if not block or block[0] is None:
             # Not looked up by `with`: whose block it is has to be found, by the frame that awaits this.
-            lease = self._entered.pop(self._session.me(), sys._getframe(1))
+            lease = self._entered.take(self._session.me(), sys._getframe(1), self._session.has_ended)
             self._left(lease)
             return lease._exit(*raised)
         self._left(block[0])
         return block[0]._leave(block, *raised)  # type: ignore[no-any-return]
 
     def _exit(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        lease = self._entered.pop(self._session.me(), sys._getframe(1))
+        lease = self._entered.take(self._session.me(), sys._getframe(1), self._session.has_ended)
         self._left(lease)
         lease._exit(kind, error, trace)
 
