@@ -48,12 +48,13 @@ def ours() -> set[threading.Thread]:
 
 
 @pytest.fixture
-def little_to_collect() -> Iterator[None]:
-    """A collection looks at what the test makes alone: all that was there before takes a busy machine a second."""
+def little_to_collect() -> None:
+    """A collection looks at what the test makes alone: all that was there before takes a busy machine a second.
+
+    What was frozen stays so: with `unfreeze`, each later collection would go through all tests that were collected.
+    """
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.usefixtures("little_to_collect")
