@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import AcquireTimeout, ConfigurationError, LeaseInfo, Observer, QueueFull
+from holdfast._core import tenure
 from testbed.waiting import eventually
 from tests.support.apis import Api
 
@@ -97,6 +98,23 @@ def test_dead_waiters_are_not_counted(locks: Any, api: Api, raw: Any, dead: int,
         locks.lock(unique_name, queue_limit=1).acquire(timeout=60)
     first.release()
     waiting.result(60).release()
+
+
+def test_one_that_could_wait_inside_of_its_client_is_counted(
+    locks: Any, others: Any, api: Api, monkeypatch: pytest.MonkeyPatch, unique_name: str
+) -> None:
+    """The third of a client would wait behind the second, which asks for both; and not seen by others, for as long."""
+    monkeypatch.setattr(tenure, "ALONE_MS", 100_000)
+    first = held(api, others, "lock", unique_name)
+    waiting = []
+    for number in (1, 2):
+        waiting.append(api.start(locks.lock(unique_name, queue_limit=2).acquire))
+        eventually(lambda expected=number: others.lock(unique_name).status().waiters == expected)
+    with pytest.raises(QueueFull):
+        locks.lock(unique_name, queue_limit=2).acquire(timeout=10)
+    first.release()
+    for each in as_completed(waiting, timeout=60):
+        each.result().release()
 
 
 def test_many_at_once_are_counted_exactly(locks: Any, others: Any, api: Api, unique_name: str) -> None:
