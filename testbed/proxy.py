@@ -376,9 +376,11 @@ class Proxy:
 
         async def end() -> None:
             self.refusing = True
-            self._listener.close()
-            for _ in range(5):  # what was accepted in this moment has no pair yet
+            for listening in self._listener.sockets:
+                self.loop.remove_reader(listening.fileno())
+            for _ in range(5):  # what was accepted in this moment has no pair yet, and needs its listener until then
                 await asyncio.sleep(0)
+            self._listener.close()
             for pair in tuple(self.pairs):
                 pair.reset()
             for task in tuple(self._tasks):
