@@ -64,7 +64,7 @@ def server(engine: Engine, peer: Peer) -> Iterator[Server]:
     server = Server(engine, "made", peer.make)
     yield server
     engine.call(server.close)
-    eventually(lambda: not server._all, "its connections are closed")
+    eventually(lambda: not (server._all or server.dialling), "its connections are closed, and none is being made")
 
 
 def connected(server: Server) -> Any:
