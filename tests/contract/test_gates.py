@@ -186,15 +186,17 @@ def test_a_barrier_is_declared_alike(locks: Any, others: Any, api: Api, unique_n
 # ---------------------------------------------------------------- election
 
 
-def test_one_leads_and_the_next_follows(locks: Any, others: Any, api: Api, unique_name: str) -> None:
+def test_one_leads_and_the_next_follows(locks: Any, others: Any, api: Api, raw: Any, unique_name: str) -> None:
     mine, theirs = locks.election(unique_name), others.election(unique_name)
     assert mine.leader() is None and not mine.is_leader
     first = mine.campaign()
     assert mine.is_leader and mine.leader().token == first.token
+    assert theirs.leader().token == first.token  # and connected: the time to wait for the lead is short
     with pytest.raises(holdfast.AcquireTimeout):
-        theirs.campaign(timeout=0.1)
+        theirs.campaign(timeout=0.5)
     campaigning = api.start(theirs.campaign)
-    eventually(lambda: locks.lock(unique_name).waiters() == 0 and not campaigning.done())
+    eventually(lambda: raw.zcard(f"holdfast:{{{unique_name}}}:leader:queue") == 1)
+    assert not campaigning.done()
     mine.resign()
     second = campaigning.result()
     assert theirs.is_leader and not mine.is_leader
