@@ -210,4 +210,4 @@ def test_many_leases_that_are_cached_end_in_their_time(private_server: Any, name
         def held() -> int:
             return sum(not key.endswith(b":fence") for key in look.scan_iter("holdfast:{kept-*", count=10_000))
 
-        eventually(lambda: held() == 0, "none outlives its time", 10)
+        eventually(lambda: held() == 0, "none outlives its time")
