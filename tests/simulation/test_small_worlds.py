@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast._core import waiting
-from holdfast._lua import SCRIPTS, Script, load
+from holdfast._lua import SCRIPTS, Script
 from sim.__main__ import main
 from sim.explore import FAULTS, Bound, choosable, explore, read, replay, written
 from sim.server import forget_scripts
@@ -62,7 +62,7 @@ def changed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     assert mutant.fits()
     if mutant.file.startswith("_lua/"):
         for name in ("acquire", "release", "renew"):
-            text = load(name).text
+            text = SCRIPTS[name].text
             monkeypatch.setitem(SCRIPTS, name, Script(name, text.replace(mutant.old, mutant.new)))
     else:
         assert mutant.file == "_core/waiting.py"

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import UserDict
-from collections.abc import Iterator
 from typing import Any
 
 try:
@@ -27,13 +25,25 @@ class Script:
     """A script's name, whole text and SHA-1, the name that a server knows it by."""
 
     __slots__ = ("head", "name", "sha", "text")
+    text: str
+    sha: str
+    #: What every EVALSHA of this script starts with after its argument count.
+    head: bytes
 
-    def __init__(self, name: str, text: str) -> None:
+    def __init__(self, name: str, text: str | None = None) -> None:
         self.name = name
+        if text is not None:
+            self._make(text)
+
+    def _make(self, text: str) -> None:
         self.text = text
         self.sha = sha1(text.encode()).hexdigest()
-        #: What every EVALSHA of this script starts with after its argument count.
         self.head = b"$7\r\nEVALSHA\r\n$40\r\n" + self.sha.encode() + b"\r\n"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in Script.__slots__:
+            self._make(_whole(self.name))
+        return object.__getattribute__(self, name)
 
     def __repr__(self) -> str:
         return f"Script({self.name!r}, {self.sha[:8]}…)"
@@ -61,32 +71,9 @@ _TEXTS = {stem: _text_of_file(stem) for stem in _stems()}
 PARTS = frozenset(stem for stem, text in _TEXTS.items() if text.startswith("-- Part: "))
 
 
-def load(name: str) -> Script:
-    """Read `name`.lua and what it includes."""
-
-    def text_of(stem: str) -> str:
-        return _INCLUDE.sub(lambda found: text_of(found[1]), _TEXTS[stem])
-
-    return Script(name, text_of(name))
+def _whole(stem: str) -> str:
+    """The text of `stem`.lua with what it includes."""
+    return _INCLUDE.sub(lambda found: _whole(found[1]), _TEXTS[stem])
 
 
-class _Scripts(UserDict[str, Script]):
-    """Makes each when it is first asked for."""
-
-    def __missing__(self, name: str) -> Script:
-        if name not in self:
-            raise KeyError(name)
-        script = self[name] = load(name)
-        return script
-
-    def __contains__(self, name: object) -> bool:
-        return name in _TEXTS and name not in PARTS
-
-    def __iter__(self) -> Iterator[str]:
-        return (stem for stem in _TEXTS if stem not in PARTS)
-
-    def __len__(self) -> int:
-        return len(_TEXTS) - len(PARTS)
-
-
-SCRIPTS = _Scripts()
+SCRIPTS = {stem: Script(stem) for stem in _TEXTS if stem not in PARTS}
