@@ -96,7 +96,7 @@ CHOSEN: dict[str, tuple[str | Mutant, ...]] = {
         Mutant(
             "a release hands over and frees as well",
             QUEUE,
-            "fence_ms, inboxes) then\n    return 1",
+            "fence_ms) then\n    return 1",
             "fence_ms, inboxes) then\n    redis.call('DEL', lock)\n    return 1",
         ),
         Mutant("a handoff takes no one from the queue", QUEUE, "'ZPOPMIN', queue)[1]", "'ZRANGE', queue, 0, 0)[1]"),
@@ -140,7 +140,7 @@ CHOSEN: dict[str, tuple[str | Mutant, ...]] = {
         ),
         Mutant(
             "readers that wait see no reader inside",
-            "_lua/readers.lua",
+            "_lua/let_readers_in.lua",
             "living_readers() <= (beneath and 1 or 0)",
             "true",
         ),

@@ -31,9 +31,9 @@ class Mutant:
 
 
 ACQUIRE, RELEASE, RENEW = "_lua/acquire.lua", "_lua/release.lua", "_lua/renew.lua"
-FENCE, COUNT, QUEUE = "_lua/fence.lua", "_lua/count.lua", "_lua/queue.lua"
+FENCE, SAME_FENCE, UNBLOCK, QUEUE = "_lua/fence.lua", "_lua/same_fence.lua", "_lua/unblock.lua", "_lua/queue.lua"
 TOMBSTONE, ORDER = "_lua/tombstone.lua", "_lua/order.lua"
-CLIENTS, WAITERS, WANTED = "_lua/inboxes.lua", "_lua/waiters.lua", "_lua/wanted.lua"
+CLIENTS, SEND, GONE_OF, WANTED = "_lua/inboxes.lua", "_lua/send.lua", "_lua/gone_of.lua", "_lua/wanted.lua"
 ENQUEUE, NOT_YET = "_lua/enqueue.lua", "_lua/not_yet.lua"
 TENURE = "_core/tenure.py"
 #: The lock, where workers of a process hand it on.
@@ -419,7 +419,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "redis.call('EXISTS', lock, queue, gone)",
         "redis.call('EXISTS', lock)",
     ),
-    Mutant("a waiter gets a new arrival time with each request", ACQUIRE, "if arrival <= 0 then", "if true then"),
+    Mutant("a waiter gets a new arrival time with each request", ENQUEUE, "if arrival <= 0 then", "if true then"),
     Mutant("a late repeat costs a waiter its place", ENQUEUE, "queue, 'LT',", "queue, 'NX',"),
     Mutant(
         "the arrival time reported is not the one in the queue",
@@ -442,19 +442,17 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a granted lock has no ttl",
         ACQUIRE,
-        "    redis.call('SET', lock, token, 'PX', ttl_ms)\n    if string",
-        "    redis.call('SET', lock, token)\n    if string",
+        "    redis.call('SET', lock, token, 'PX', ttl_ms)\n    return {1, fence, string",
+        "    redis.call('SET', lock, token)\n    return {1, fence, string",
     ),
     Mutant("a release does not compare the token", RELEASE, "local mine = holder == token", "local mine = true"),
-    Mutant(
-        "a release hands over to no waiter", QUEUE, "    following = next_waiter(queue, inboxes)", "    following = nil"
-    ),
+    Mutant("a release hands over to no waiter", QUEUE, "local following = next_waiter(queue)", "local following = nil"),
     Mutant("a waiter that gives up stays in the queue", RELEASE, "redis.call('ZREM', queue, token)", "local _ = 0"),
     Mutant(
         "giving back leaves no tombstone",
         RELEASE,
-        "return tombstone(gone, token, tombstone_ms, result)",
-        "return tombstone(gone, token, 0, result)",
+        "  leave_tombstones(gone, {token}, tombstone_ms)\n",
+        "",
     ),
     Mutant("tombstones have no ttl", TOMBSTONE, "redis.call('PEXPIRE', gone, keep_ms)", "local _ = 0"),
     Mutant("a release frees nothing", RELEASE, "redis.call('DEL', lock)\n  return 1", "return 1"),
@@ -479,7 +477,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "then\n  return 0",
         "then\n  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])\n  return 1",
     ),
-    Mutant("fencing tokens count from one", FENCE, "asked_us = now[1] * 1000000 + now[2]", "asked_us = 1"),
+    Mutant("fencing tokens count from one", FENCE, "local fence, more = least_us,", "local fence, more = 1,"),
     Mutant(
         "fencing tokens are not stored", FENCE, "redis.call('SET', key, fence + more, 'PX', fence_ms, 'GET')", "nil"
     ),
@@ -489,14 +487,14 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "redis.call('SET', key, fence + more, 'PX', fence_ms, 'GET')",
         "redis.call('SET', key, fence + more, 'GET')",
     ),
-    Mutant("a dead waiter is not skipped", CLIENTS, "count(channel) > 0\n", "count(channel) >= 0\n"),
+    Mutant("a dead waiter is not skipped", GONE_OF, "or 0) == 0 and", "or 0) < 0 and"),
     Mutant("the queue is last in, first out", QUEUE, "'ZPOPMIN'", "'ZPOPMAX'"),
-    Mutant("a handoff wakes no waiter", QUEUE, "send(token, inboxes, string", "local _ = (string"),
+    Mutant("a handoff wakes no waiter", QUEUE, "send(token, string", "local _ = (string"),
     Mutant(
         "a handoff leaves the old fencing token",
         QUEUE,
-        "local fence = not written.err and next_fence(fence_key, fence_ms, nil, token)",
-        "local fence = tonumber(redis.call('GET', fence_key) or next_fence(fence_key, fence_ms))",
+        "local fence = not written.err and next_fence(fence_key, fence_ms, now_us, token)",
+        "local fence = tonumber(redis.call('GET', fence_key) or next_fence(fence_key, fence_ms, now_us))",
     ),
     Mutant("a claim has no end", QUEUE, "'SET', lock, token, 'PX', claim_ms", "'SET', lock, token"),
     Mutant("no allowance for drift", VALIDITY, "* (1 - DRIFT) - MARGIN_S", "+ 0 * DRIFT"),
@@ -892,7 +890,7 @@ FAMILY: tuple[Mutant, ...] = (
         for what, file, old, new in (
             (
                 "a writer is granted while there are readers",
-                READERS,
+                "_lua/let_readers_in.lua",
                 "return is_reader(head) or living_readers() <= (beneath and 1 or 0)",
                 "return true",
             ),
@@ -926,8 +924,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "a downgrade leaves no tombstone for the writer",
                 RW_DOWNGRADE,
-                "tombstone(gone, writer, ARGV[7])",
-                "local _ = tombstone",
+                "leave_tombstones(gone, {writer}, ARGV[7])",
+                "local _ = 0",
             ),
         )
     ),
@@ -1057,7 +1055,7 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "a wait does not release the lock",
                 COND_WAIT,
-                "local passed = pass_on(lock, fence_key, queue, ARGV[6], fence_ms, ARGV[7])",
+                "local passed = pass_on(lock, fence_key, queue, ARGV[6], fence_ms)",
                 "local passed = 0",
             ),
             (
@@ -1075,7 +1073,7 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "a notified waiter that leaves does not pass it on",
                 COND_LEAVE,
-                "ARGV[6] == '1' and next_waiter(waiters, ARGV[4])",
+                "ARGV[6] == '1' and next_waiter(waiters)",
                 "nil",
             ),
             (
@@ -1099,8 +1097,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "a wait leaves no tombstone for what may be in transit",
                 COND_WAIT,
-                "tombstone(gone, ARGV[8], ARGV[10])",
-                "local _ = tombstone",
+                "leave_tombstones(gone, {ARGV[8]}, ARGV[10])",
+                "local _ = 0",
             ),
         )
     ),
@@ -1110,7 +1108,7 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "an opening gate wakes no waiter",
                 GATE_MOVE,
-                "send(some[at], ARGV[5], 'ask ' .. some[at]) > 0",
+                "send(some[at], 'ask ' .. some[at]) > 0",
                 "true",
             ),
             (
@@ -1123,8 +1121,8 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "a waiter that leaves a gate stays registered",
                 GATE_WAIT,
-                "  redis.call('ZREM', waiters, token)\n  tombstone(gone",
-                "  tombstone(gone",
+                "if ARGV[2] == 'leave' then\n  redis.call('ZREM', waiters, token)\n",
+                "if ARGV[2] == 'leave' then\n",
             ),
             ("a late request re-registers a waiter that left", GATE_WAIT, "redis.call('ZRANK', gone, token)", "false"),
             ("a gate has no ttl", GATE_MOVE, "openings, first), 'PX', ARGV[3])", "openings, first))"),
@@ -1137,7 +1135,7 @@ FAMILY: tuple[Mutant, ...] = (
     *(
         Mutant(what, file, old, new, "barrier")
         for what, file, old, new in (
-            ("a dead party counts", CLIENTS, "there and alive or dead", "alive"),
+            ("a dead party counts", "_lua/bury.lua", "    dead[#dead + 1] = tokens[at]\n", ""),
             (
                 "a party of one generation is released with the next",
                 BARRIER_WAIT,
@@ -1161,7 +1159,7 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "a reset keeps the parties that had arrived",
                 BARRIER_MOVE,
-                "tell_some(arrived, gone, ARGV[4], ARGV[5])\n  broken = (ARGV[1] == 'abort' or redis.call('ZCARD', arrived) > 0)",
+                "tell_some(arrived, gone, ARGV[5])\n  broken = (ARGV[1] == 'abort' or redis.call('ZCARD', arrived) > 0)",
                 "broken = ARGV[1] == 'abort'",
             ),
         )
@@ -1363,11 +1361,11 @@ LINES: tuple[Mutant, ...] = tuple(
             " and line.tenure.token == self.token:\n            line.tenure = None\n\n    def hand_on(",
             ":\n            line.tenure = None\n\n    def hand_on(",
         ),
-        ("a pass does not release", ACQUIRE, "    redis.call('DEL', lock)\n    unblock", "    unblock"),
+        ("a pass does not release", ACQUIRE, "token) then\n    redis.call('DEL', lock)\n", "token) then\n"),
         ("a pass releases what others hold", ACQUIRE, "redis.call('GET', lock) == ARGV[8] and", "true and"),
         ("a block is one fencing token", FENCE, "FENCE_BLOCK = 1024", "FENCE_BLOCK = 1"),
-        ("a repeat is told the end of its block", FENCE, "last and last + 1 - fences_of(token)", "last and last"),
-        ("a block that is given back may be another's", COUNT, "if digits == last then", "if last then"),
+        ("a repeat is told the end of its block", SAME_FENCE, "return last + 1 - fences_of(token)", "return last"),
+        ("a block that is given back may be another's", UNBLOCK, "if stored == last and", "if stored and"),
     )
 )
 
@@ -1419,7 +1417,7 @@ BREAKS: tuple[Mutant, ...] = tuple(
         (
             "a holder is not told of its break",
             TELLS,
-            "send(token, ARGV[2], ARGV[3] .. ' ' .. token .. ' ' .. ARGV[4])",
+            "send(token, ARGV[3] .. ' ' .. token .. ' ' .. ARGV[4])",
             "1",
         ),
         ("a holder lets go before it knows", NOTICES, "        record.lose(broken_by(by))\n", ""),
@@ -1515,20 +1513,16 @@ CIRCLES: tuple[Mutant, ...] = tuple(
 )
 
 SLOTS: tuple[Mutant, ...] = tuple(
-    Mutant(what, CLIENTS, old, new, IN_SLOTS)
-    for what, old, new in (
-        ("a sharded message is not sent", "redis.pcall('SPUBLISH', sharded, message)", "1"),
+    Mutant(what, file, old, new, IN_SLOTS)
+    for what, file, old, new in (
+        ("a sharded message is not sent", SEND, "redis.pcall('SPUBLISH', sharded, message)", "1"),
         (
             "who listens to a sharded channel is not seen",
-            "(redis.pcall('PUBSUB', 'SHARDNUMSUB', sharded)[2] or 0) > 0",
-            "false",
-        ),
-        (
-            "of many, those are not seen who listen to sharded channels",
-            "near and redis.pcall('PUBSUB', 'SHARDNUMSUB', unpack(sharded)) or {}",
+            GONE_OF,
+            "near and redis.pcall('PUBSUB', 'SHARDNUMSUB', unpack(channels)) or {}",
             "{}",
         ),
-        ("messages are sharded by another key", "string.match(marks, '{[^}]*}')", "'{' .. marks .. '}'"),
+        ("messages are sharded by another key", CLIENTS, "string.match(marks, '{[^}]*}')", "'{' .. marks .. '}'"),
     )
 )
 
@@ -1582,11 +1576,11 @@ CRASHES: tuple[Mutant, ...] = tuple(
             "redis.pcall('INFO', 'replication')\n  return type(said) == 'string' and string.match(said, 'master_replid",
             "redis.pcall('INFO', 'server')\n  return type(said) == 'string' and string.match(said, 'run_id",
         ),
-        ("who is there may be marked", CRASH_LUA, "if listens(token, inboxes) ~= false then", "if false then"),
+        ("who is there may be marked", CRASH_LUA, "if listens(token) ~= false then", "if false then"),
         (
             "a client that is not there is noted",
             CRASH_LUA,
-            "local run = listens(token, inboxes) and run_id()",
+            "local run = listens(token) and run_id()",
             "local run = run_id()",
         ),
         (
@@ -1613,7 +1607,7 @@ _API: tuple[Mutant, ...] = tuple(
                 (
                     "dead waiters count",
                     NOT_YET,
-                    "local left = trim(queue, ARGV[7], place, LOOKS_MAX)",
+                    "local left = trim(queue, place, LOOKS_MAX)",
                     "local left = place",
                 ),
                 (

@@ -75,7 +75,7 @@ def marked(of: Lines) -> tuple[Line, LocalWaiter, LocalWaiter, LeaseRecord]:
 def test_the_block_is_as_long_as_the_scripts_say() -> None:
     text = (Path(holdfast.__file__).parent / "_lua" / "fence.lua").read_text(encoding="utf-8")
     assert f"local FENCE_BLOCK = {BLOCK}\n" in text and f"== '{MARK}'" in text
-    counting = (Path(holdfast.__file__).parent / "_lua" / "count.lua").read_text(encoding="utf-8")
+    counting = (Path(holdfast.__file__).parent / "_lua" / "unblock.lua").read_text(encoding="utf-8")
     assert f"local BEHIND_FIRST = {BLOCK - 1}\n" in counting
 
 

@@ -35,7 +35,7 @@ PLAIN = ["plain"]
 
 #: How often a write is tried that finds its keys changed.
 _TRIES = 5
-#: A fencing token, and what scripts keep behind it: see `_lua/count.lua`.
+#: A fencing token, and what scripts keep behind it: see `_lua/stored_fence.lua`.
 _FENCE = re.compile(rb"(-?[0-9]{1,17})(?: [0-9]+ [0-9]+)?")
 #: See `_lua/format.lua`.
 _NEWER = re.compile(rb"F([0-9]{1,9}) ")

@@ -8,10 +8,10 @@
 --         {0, holder's remaining ms (-1: no ttl; less where its client has gone), holder, place in the queue (-1: not queued), arrival_us}
 --         {0, 0, "", place, arrival_us}       free, but its queue is not gone through: ask again at once
 --         {-1}                                                          this token was given back before
--- #include limits
 -- #include holder
+-- #include server_time
 local lock, fence_key, queue, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local token, ttl_ms, fence_ms = ARGV[1], ARGV[2], ARGV[5]
+local token, ttl_ms, fence_ms, inboxes = ARGV[1], ARGV[2], ARGV[5], ARGV[7]
 local waits = ARGV[3] ~= 'try'
 
 -- Who waits is likely to find it held: then there is less to look at.
@@ -20,19 +20,17 @@ if not holder then
 -- #include fence
   if ARGV[8] and redis.call('GET', lock) == ARGV[8] and not redis.call('ZSCORE', gone, token) then
     redis.call('DEL', lock)
+-- #include unblock
     unblock(fence_key, ARGV[9], ARGV[10], fence_ms)
   end
   -- Free, and no waiters: first, since it is the most frequent case and should cost least.
   if redis.call('EXISTS', lock, queue, gone) == 0 then
-    local fence = next_fence(fence_key, fence_ms, nil, token)
+    local fence, wrong = next_fence(fence_key, fence_ms, now_us, token)
     if not fence then
-      return bad_fence(fence_key)
+      return wrong
     end
     redis.call('SET', lock, token, 'PX', ttl_ms)
-    if string.sub(token, -1) == '+' then
-      return {1, fence, 1}
-    end
-    return {1, fence}
+    return {1, fence, string.sub(token, -1) == '+' and 1 or nil}
   end
   holder = holder_of(lock)
 end
@@ -44,17 +42,17 @@ if holder == token then
 -- #include fence
   -- A late repeat must not shorten what was extended since.
   redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), tonumber(ttl_ms)))
-  local fence = same_fence(fence_key, fence_ms, token)
-  return fence and {1, fence} or bad_fence(fence_key)
+-- #include same_fence
+  local fence, wrong = same_fence(fence_key, fence_ms, token)
+  return fence and {1, fence} or wrong
 end
 
--- #include waiters
--- #include wanted
+-- #include inboxes
 local gone_ms
 if holder and string.find(holder, '!%d+$') then
 -- #include crash
   local crash = fence_key .. ':crash'
-  gone_ms = gone_in_ms(crash, holder, ARGV[7], redis.call('PTTL', lock))
+  gone_ms = gone_in_ms(crash, holder, redis.call('PTTL', lock))
   if gone_ms and gone_ms <= 0 then
     redis.call('DEL', lock, crash)
     holder, gone_ms = nil, nil
@@ -62,30 +60,31 @@ if holder and string.find(holder, '!%d+$') then
 end
 local arrival, new, handed_over = tonumber(ARGV[4]), false, false
 if waits then
-  if arrival <= 0 then
-    arrival = server_us() + arrival
-  end
 -- #include enqueue
 end
 if not holder then
 -- #include fence
 -- #include queue
   -- The last holder's time ran out: the queue goes first, and the client that asks may be its head.
-  holder = next_waiter(queue, ARGV[7], token)
+  holder = next_waiter(queue, token)
   if holder == nil or holder == token then
     redis.call('ZREM', queue, token)
-    local fence = next_fence(fence_key, fence_ms, nil, token)
+    local fence, wrong = next_fence(fence_key, fence_ms, now_us, token)
     if not fence then
-      return bad_fence(fence_key)
+      return wrong
     end
     redis.call('SET', lock, token, 'PX', ttl_ms)
     return {1, fence}
   end
   if holder then
-    hand_over(lock, fence_key, holder, ARGV[6], fence_ms, ARGV[7])
+    hand_over(lock, fence_key, holder, ARGV[6], fence_ms)
     handed_over = true
   end
 end
-tell_keeper(holder, ARGV[7], not handed_over and queue)
+if holder and string.sub(holder, -1) == '+' then
+-- #include send
+-- #include wanted
+  tell_keeper(holder, not handed_over and queue)
+end
 local remaining_ms = gone_ms or holder and redis.call('PTTL', lock) or 0
 -- #include not_yet

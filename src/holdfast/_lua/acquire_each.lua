@@ -12,8 +12,7 @@ for at = 1, #KEYS, 4 do
   wanted[#wanted + 1] = KEYS[at + 3]
 end
 local all_free = redis.call('EXISTS', unpack(wanted)) == 0
-local now = redis.call('TIME')
-local now_us = now[1] * 1000000 + now[2]
+-- #include server_time
 
 local function take(at, token)
   if not all_free and redis.call('EXISTS', KEYS[at], KEYS[at + 2], KEYS[at + 3]) > 0 then

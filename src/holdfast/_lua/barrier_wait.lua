@@ -9,9 +9,10 @@
 --         {-2}                                          broken
 --         {-3, parties stored}                          declared otherwise
 local state, arrived, released, gone = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local token, parties = ARGV[1], tonumber(ARGV[4])
+local token, parties, inboxes = ARGV[1], tonumber(ARGV[4]), ARGV[6]
 -- #include server_time
 -- #include inboxes
+-- #include send
 -- #include barrier
 -- How long parties that were released are remembered, ms, and how many: a repeat of theirs may follow.
 local RELEASED_MS, RELEASED_MAX = 600000, 100000
@@ -22,16 +23,12 @@ local TELLS = 7
 local kept = redis.call('HMGET', state, 'generation', 'parties', 'broken')
 local generation = tonumber(kept[1] or 0)
 
-local function tell(other)
-  send(other, ARGV[6], 'ask ' .. other)
-end
-
 -- The released party with this index tells those that the last one to arrive has not.
 local function tell_more(index)
   if parties > TOLD_MAX and index < TOLD_MAX then
     local first = redis.call('ZRANK', released, token) - index + TOLD_MAX + TELLS * index
     for _, other in ipairs(redis.call('ZRANGE', released, first, first + TELLS - 1)) do
-      tell(other)
+      send(other, 'ask ' .. other)
     end
   end
 end
@@ -45,13 +42,13 @@ end
 -- #include format
 if ARGV[2] == 'leave' then
   redis.call('ZREM', arrived, token)
-  tombstone(gone, token, ARGV[8])
+  leave_tombstones(gone, {token}, ARGV[8])
   return {0, 0, '', -1, 0}
 end
 local broken = kept[3] == '1'
 if redis.call('ZRANK', gone, token) then
   if broken then
-    tell_some(arrived, gone, ARGV[6], ARGV[8])
+    tell_some(arrived, gone, ARGV[8])
   end
   return {-1}
 end
@@ -66,9 +63,9 @@ if ARGV[2] == 'break' and not (broken or over) then
 end
 if broken or over then
   redis.call('ZREM', arrived, token)
-  tombstone(gone, token, ARGV[8])
+  leave_tombstones(gone, {token}, ARGV[8])
   if broken then
-    tell_some(arrived, gone, ARGV[6], ARGV[8])
+    tell_some(arrived, gone, ARGV[8])
   end
   return {-2}
 end
@@ -80,10 +77,14 @@ redis.call('PEXPIRE', arrived, ARGV[5])
 redis.call('PEXPIRE', state, ARGV[5])
 local waiting = redis.call('ZCARD', arrived) >= parties and redis.call('ZRANGE', arrived, 0, -1) or {}
 if #waiting >= parties then
-  waiting = living(arrived, waiting, ARGV[6], token) -- a party whose process has gone has not arrived
+-- #include bury
+  if bury(arrived, waiting, token) > 0 then -- a party whose process has gone has not arrived
+    waiting = redis.call('ZRANGE', arrived, 0, -1)
+  end
 end
 if #waiting < parties then
-  local ms = ask_again_ms(token, ARGV[6], tonumber(ARGV[7]), 0, redis.call('ZSCORE', arrived, token))
+-- #include ask_again
+  local ms = ask_again_ms(token, tonumber(ARGV[7]), 0, redis.call('ZSCORE', arrived, token))
   return {0, ms, '', redis.call('ZRANK', arrived, token), generation + 1}
 end
 generation = generation + 1
@@ -105,7 +106,7 @@ for place, other in ipairs(waiting) do
   if other == token then
     index = place - 1
   elseif place <= TOLD_MAX then
-    tell(other)
+    send(other, 'ask ' .. other)
   end
 end
 tell_more(index)

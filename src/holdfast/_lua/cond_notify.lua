@@ -3,7 +3,7 @@
 -- ARGV    1 token of the holder  2 how many  3 prefix of inboxes  4 number of this notification among the holder's
 -- Returns how many were moved (also to a repeat), or {that} when there may be more than one call looks at: another
 --         number goes on; or -1: the lock is not held by this token
-local lock, queue, waiters, last = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
+local lock, queue, waiters, last, inboxes = KEYS[1], KEYS[2], KEYS[3], KEYS[5], ARGV[3]
 if redis.call('GET', lock) ~= ARGV[1] then
   return -1
 end
@@ -13,10 +13,11 @@ if before and string.sub(before, 1, #this) == this then
   local done, more = string.match(string.sub(before, #this + 1), '^(%d+)(%+?)$')
   return more == '' and tonumber(done) or {tonumber(done)}
 end
--- #include waiters
 -- #include server_time
--- #include limits
+-- #include waiters
 -- #include wanted
+-- How many looks more it counts to move a waiter to another queue.
+local MOVE_LOOKS = 2
 local wanted, moved = tonumber(ARGV[2]), 0
 local more = false
 while moved < wanted do
@@ -25,12 +26,13 @@ while moved < wanted do
     break
   end
   -- A notification is not spent on a process that has gone.
-  if is_there(token, ARGV[3]) then
+  if not gone_of({token})[1] then
     redis.call('ZADD', queue, 'NX', string.format('%.0f', now_us + moved), token)
     moved = moved + 1
     looks_left = looks_left - MOVE_LOOKS
   elseif looks_left > 0 then
-    shed(waiters, ARGV[3])
+-- #include shed
+    shed(waiters)
   end
   looks_left = looks_left - 1
   if looks_left <= 0 then
@@ -40,7 +42,7 @@ while moved < wanted do
 end
 if moved > 0 then
   redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', lock), 0) + SLACK_MS)
-  tell_keeper(ARGV[1], ARGV[3], queue, moved)
+  tell_keeper(ARGV[1], queue, moved)
 end
 redis.pcall('SET', last, this .. moved .. (more and '+' or ''), 'PX', SLACK_MS)
 return more and {moved} or moved

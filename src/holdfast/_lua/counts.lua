@@ -2,7 +2,7 @@
 -- KEYS    last fencing tokens
 -- ARGV    1 for how long, ms
 -- Returns the count of each; 0 where nothing was granted yet, which is not counted on
--- #include fence
+-- #include stored_fence
 -- #include server_time
 local counts = {}
 for at, key in ipairs(KEYS) do

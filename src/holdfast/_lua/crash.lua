@@ -8,8 +8,8 @@ local function run_id()
 end
 
 -- Whether the holder listens here; nil where that is not known.
-local function listens(token, inboxes)
-  local channel, sharded = inboxes_of(token, inboxes)
+local function listens(token)
+  local _, channel, sharded = inboxes_of(token)
   local one = redis.pcall('PUBSUB', 'NUMSUB', channel)
   local near = sharded and redis.pcall('PUBSUB', 'SHARDNUMSUB', sharded)
   if not one.err and not (near and near.err) then
@@ -18,8 +18,8 @@ local function listens(token, inboxes)
 end
 
 -- Note that the holder is there. Returns whether it is, for certain.
-local function note_alive(key, token, inboxes, ms)
-  local run = listens(token, inboxes) and run_id()
+local function note_alive(key, token, ms)
+  local run = listens(token) and run_id()
   if run then
     redis.call('SET', key, 'alive ' .. run .. ' ' .. token, 'PX', ms)
   end
@@ -27,9 +27,9 @@ local function note_alive(key, token, inboxes, ms)
 end
 
 -- In how many ms the holder has been away for long enough; nil: it is there, or the ttl decides.
-local function gone_in_ms(key, token, inboxes, left_ms)
+local function gone_in_ms(key, token, left_ms)
   local RATES_APART = 1.01 -- of clocks, as in validity.py
-  if listens(token, inboxes) ~= false then
+  if listens(token) ~= false then
     return nil
   end
   local said, run, rest = string.match(redis.call('GET', key) or '', '^(%l+) (%x+) (.+)$')
@@ -37,7 +37,6 @@ local function gone_in_ms(key, token, inboxes, left_ms)
   if known ~= token or run ~= run_id() then
     return nil
   end
-  local now_ms = math.floor(server_us() / 1000)
   since = said == 'alive' and now_ms or said == 'gone' and tonumber(since)
   if not since then
     return nil

@@ -2,11 +2,12 @@
 -- KEYS    1 key  2 where the newest token seen is kept
 -- ARGV    1 fencing token  2 new value  3 ttl_ms of the value, 0: without, -1: delete it  4 how long the token is remembered, ms
 -- Returns 0 written, or the newer token that has been seen
--- #include fence
+-- #include stored_fence
 -- The last one there is, which no fencing token comes after.
 local LAST_FENCE = '9007199254740991'
 local seen = redis.call('GET', KEYS[2])
 if seen and seen ~= LAST_FENCE and select(2, stored_fence(seen)) ~= '' then
+-- #include bad_fence
   return bad_fence(KEYS[2])
 end
 if seen and tonumber(seen) > tonumber(ARGV[1]) then

@@ -4,10 +4,12 @@
 --         4 declared count (an event's is 1)  5 prefix of inboxes  6 how long to remember the change, ms
 -- Returns {1, still missing}, with a 1 behind it when more are to be told: ask again; or {-2, declared count stored}
 -- #include format
+local state, waiters, gone, inboxes = KEYS[1], KEYS[2], KEYS[3], ARGV[5]
+-- #include server_time
 -- #include inboxes
+-- #include send
 -- How many waiters one call tells, and how many it forgets.
 local TOLD_MAX = 250
-local state, waiters, gone = KEYS[1], KEYS[2], KEYS[3]
 -- #include gate
 local before = tonumber(missing or ARGV[4])
 local after = before
@@ -23,14 +25,15 @@ else
   after = math.max(before - tonumber(ARGV[2]), 0)
 end
 if not first then
-  first = server_us()
+  first = now_us
   openings = first
 end
 local opens = after == 0 and before > 0
 openings = openings + (opens and 1 or 0)
 redis.call('SET', state, string.format('%.0f %s %.0f %.0f', after, ARGV[4], openings, first), 'PX', ARGV[3])
 if after ~= before then
-  tombstone(gone, ARGV[1], ARGV[6])
+-- #include tombstone
+  leave_tombstones(gone, {ARGV[1]}, ARGV[6])
 end
 if opens then
   -- Those that an earlier opening has told have asked since, or never will.
@@ -44,7 +47,7 @@ if openings > tonumber(first) then
   local some = redis.call('ZRANGEBYSCORE', waiters, 0, string.format('(%.0f', openings), 'WITHSCORES', 'LIMIT', 0, TOLD_MAX)
   local marks, dead = {}, {}
   for at = 1, #some, 2 do
-    if send(some[at], ARGV[5], 'ask ' .. some[at]) > 0 then
+    if send(some[at], 'ask ' .. some[at]) > 0 then
       marks[#marks + 1] = '-' .. some[at + 1]
       marks[#marks + 1] = some[at]
     else

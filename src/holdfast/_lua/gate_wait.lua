@@ -10,13 +10,16 @@
 --         {-1}                                  this token left before
 --         {-2, declared count stored}           declared otherwise
 local state, waiters, gone = KEYS[1], KEYS[2], KEYS[3]
-local token = ARGV[1]
+local token, inboxes = ARGV[1], ARGV[6]
 -- #include format
 -- #include limits
--- #include waiters
+-- #include server_time
+-- #include inboxes
+-- #include ask_again
 if ARGV[2] == 'leave' then
   redis.call('ZREM', waiters, token)
-  tombstone(gone, token, ARGV[8])
+-- #include tombstone
+  leave_tombstones(gone, {token}, ARGV[8])
   return {0, 0, '', -1, 0}
 end
 -- #include gate
@@ -37,10 +40,11 @@ if ARGV[2] == 'try' then
   return {0, tonumber(ARGV[7]), '', -1, 0}
 end
 if not missing then
-  openings = string.format('%.0f', server_us())
+  openings = string.format('%.0f', now_us)
 end
 if redis.call('ZADD', waiters, openings, token) == 1 then
-  trim(waiters, ARGV[6], redis.call('ZRANK', waiters, token), TRIM_FIRST)
+-- #include trim
+  trim(waiters, redis.call('ZRANK', waiters, token), TRIM_FIRST)
 end
 redis.call('PEXPIRE', waiters, tonumber(ARGV[7]) + SLACK_MS)
 if missing then
@@ -48,4 +52,4 @@ if missing then
 else
   redis.call('SET', state, table.concat({ARGV[4], ARGV[4], openings, openings}, ' '), 'PX', ARGV[5])
 end
-return {0, ask_again_ms(token, ARGV[6], tonumber(ARGV[7]), 0, 0), '', 0, tonumber(openings)}
+return {0, ask_again_ms(token, tonumber(ARGV[7]), 0, 0), '', 0, tonumber(openings)}

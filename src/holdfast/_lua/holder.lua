@@ -1,5 +1,5 @@
--- Part: what a lock's key holds, as far as tokens are long: its value may be another program's, and of any size. Needs
--- limits.
+-- Part: what a lock's key holds, as far as tokens are long: its value may be another program's, and of any size.
+-- #include limits
 local function holder_of(lock)
   local holder = redis.pcall('GETRANGE', lock, 0, HOLDER_BYTES - 1)
   if type(holder) == 'table' then

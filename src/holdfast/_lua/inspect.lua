@@ -5,10 +5,11 @@
 --         of a readers-writer lock: this of the exclusive holder, and living readers
 --         of a semaphore: {"", -2, last fencing token, waiters, holders, limit (0: none is stored), declared limit,
 --         permits in use}
--- #include fence
+-- #include stored_fence
 -- #include limits
 local fence = stored_fence(redis.call('GET', KEYS[2]) or '0')
 if not fence then
+-- #include bad_fence
   return bad_fence(KEYS[2])
 end
 local seen = {'', -2, fence, redis.call('ZCARD', KEYS[3])}

@@ -7,6 +7,8 @@ local HOLDER_BYTES = 200
 local PURGE_MAX = 500
 -- The same of a renewal, many of which share a call.
 local RENEWAL_PURGE_MAX = 25
+-- How many entries of queues one call looks at.
+local LOOKS_MAX = 256
 -- How many queue entries right before its own a waiter looks at: when it comes, and when it asks again.
 local TRIM_FIRST, TRIM_AGAIN = 4, 32
 -- Holds the lock's key while there are readers.

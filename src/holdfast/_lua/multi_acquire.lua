@@ -10,19 +10,22 @@
 
 -- #include fence
 
--- One fencing token for all, greater than each of theirs. Or nil, and the key that cannot grow.
+-- One fencing token for all, greater than each of theirs. Or nil, and an error.
 local function fence_for_all()
   local fence, least = 0, math.huge
   for at = 2, #KEYS, 4 do
-    local its = next_fence(KEYS[at], ARGV[5], now_us)
+    local its, wrong = next_fence(KEYS[at], ARGV[5], now_us)
     if not its then
-      return nil, KEYS[at]
+      return nil, wrong
     end
     fence, least = math.max(fence, its), math.min(least, its)
   end
-  for at = 2, least < fence and #KEYS or 0, 4 do
-    local _, counted = stored_fence(redis.call('GET', KEYS[at]))
-    redis.call('SET', KEYS[at], string.format('%.0f%s', fence, counted), 'PX', ARGV[5])
+  if least < fence then
+-- #include stored_fence
+    for at = 2, #KEYS, 4 do
+      local _, counted = stored_fence(redis.call('GET', KEYS[at]))
+      redis.call('SET', KEYS[at], string.format('%.0f%s', fence, counted), 'PX', ARGV[5])
+    end
   end
   return fence
 end
@@ -35,9 +38,9 @@ for at = 1, #KEYS, 4 do
   watched[#watched + 1] = KEYS[at + 3]
 end
 if redis.call('EXISTS', unpack(watched)) == 0 then
-  local fence, bad = fence_for_all()
-  if bad then
-    return bad_fence(bad)
+  local fence, wrong = fence_for_all()
+  if wrong then
+    return wrong
   end
   for at = 1, #KEYS, 4 do
     redis.call('SET', KEYS[at], ARGV[1], 'PX', ARGV[2])
@@ -45,14 +48,12 @@ if redis.call('EXISTS', unpack(watched)) == 0 then
   return {1, fence}
 end
 
--- #include limits
--- #include holder
--- #include waiters
-looks_left = LOOKS_MAX / 2 -- the names take their time as well
--- #include queue
--- #include wanted
-local token, ttl_ms, fence_ms = ARGV[1], tonumber(ARGV[2]), ARGV[5]
+local token, ttl_ms, fence_ms, inboxes = ARGV[1], tonumber(ARGV[2]), ARGV[5], ARGV[7]
 local waits = ARGV[3] == 'wait'
+-- #include holder
+-- #include queue
+looks_left = LOOKS_MAX / 2 -- the names take their time as well
+-- #include wanted
 local arrival = tonumber(ARGV[4])
 if arrival == 0 then
   arrival = now_us
@@ -75,10 +76,11 @@ local function busy(at)
       return nil
     end
     marks = KEYS[at + 3]
-    if head == token or is_there(head, ARGV[7]) then
+    if head == token or not gone_of({head})[1] then
       return head
     end
-    shed(KEYS[at + 2], ARGV[7], token)
+-- #include shed
+    shed(KEYS[at + 2], token)
   end
   return ''
 end
@@ -104,7 +106,7 @@ if holder == '' and redis.call('EXISTS', KEYS[blocked_at]) == 0 then
   return {0, 0, '', waits and 0 or -1, waits and arrival or 0}
 end
 if blocked_at and not waits then
-  tell_keeper(holder, ARGV[7])
+  tell_keeper(holder)
   return {0, redis.call('PTTL', KEYS[blocked_at]), holder, -1, 0}
 end
 if ARGV[4] == '0' then
@@ -129,13 +131,13 @@ while true do
   local new = redis.call('ZADD', queue, 'LT', string.format('%.0f', arrival), token) == 1
   holder = holder_of(lock)
   if not holder then
-    holder = next_waiter(queue, ARGV[7], token)
+    holder = next_waiter(queue, token)
     if holder and holder ~= token then
-      hand_over(lock, fence_key, holder, ARGV[6], fence_ms, ARGV[7])
+      hand_over(lock, fence_key, holder, ARGV[6], fence_ms)
     end
   end
   if holder ~= nil and holder ~= token then
-    tell_keeper(holder, ARGV[7], queue)
+    tell_keeper(holder, queue)
     local remaining_ms = holder and redis.call('PTTL', lock) or 0
     if last > 1 and (remaining_ms < 0 or remaining_ms > ttl_ms / 3) then
       remaining_ms = math.floor(ttl_ms / 3) -- what we hold already has to be extended meanwhile
@@ -148,5 +150,5 @@ while true do
   blocked_at, holder = first_busy(last + 4)
 end
 
-local fence, bad = fence_for_all()
-return bad and bad_fence(bad) or {1, fence}
+local fence, wrong = fence_for_all()
+return wrong or {1, fence}

@@ -3,7 +3,7 @@
 -- ARGV    1 token  2 fence_ms  3 claim_ms  4 prefix of inboxes
 --         5 tombstone_ms: > 0 leaves the queues too, and refuses this token for that long (a delayed acquire may follow)
 -- Returns 1 all were held, 0 not all; 3 and -1 the same, but queues are not gone through: ask again
-local token, tombstone_ms = ARGV[1], tonumber(ARGV[5])
+local token, inboxes, tombstone_ms = ARGV[1], ARGV[4], tonumber(ARGV[5])
 
 -- All are held, and have no waiters: first, since it is the most frequent case and should cost least.
 if tombstone_ms == 0 then
@@ -19,10 +19,10 @@ if tombstone_ms == 0 then
   end
 end
 
+-- #include server_time
 -- #include fence
--- #include waiters
-looks_left = LOOKS_MAX / 4 -- the names take their time as well
 -- #include queue
+looks_left = LOOKS_MAX / 4 -- the names take their time as well
 local result, done = 1, true
 for at = 1, #KEYS, 4 do
   local lock, queue, gone = KEYS[at], KEYS[at + 2], KEYS[at + 3]
@@ -35,9 +35,12 @@ for at = 1, #KEYS, 4 do
     result = 0
   end
   if holder == token or not holder then
-    done = pass_on(lock, KEYS[at + 1], queue, ARGV[3], ARGV[2], ARGV[4]) >= 0 and done
+    done = pass_on(lock, KEYS[at + 1], queue, ARGV[3], ARGV[2]) >= 0 and done
   end
-  tombstone(gone, token, tombstone_ms)
+  if tombstone_ms > 0 then
+-- #include tombstone
+    leave_tombstones(gone, {token}, tombstone_ms)
+  end
 end
 if not done then
   return result == 1 and 3 or -1

@@ -12,12 +12,13 @@ for at = 1, ends, 4 do
   end
 end
 -- #include order
--- #include fence
+-- #include stored_fence
 local fence = tonumber(ARGV[3])
 local seen = {}
 for at = 2, fence > 0 and ends or 0, 4 do
   seen[at] = stored_fence(redis.call('GET', KEYS[at]) or '0')
   if not seen[at] then
+-- #include bad_fence
     return bad_fence(KEYS[at])
   end
 end

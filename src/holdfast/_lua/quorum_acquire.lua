@@ -49,15 +49,14 @@ if hint > now_us and hint < now_us + AHEAD_MAX_US then
 end
 -- Free, and nothing was given back recently: first, since it is the most frequent case and should cost least.
 if redis.call('EXISTS', lock, gone) == 0 then
-  local fence = next_fence(fence_key, fence_ms, wish)
+  local fence, wrong = next_fence(fence_key, fence_ms, wish)
   if not fence then
-    return bad_fence(fence_key)
+    return wrong
   end
   redis.call('SET', lock, token, 'PX', ttl_ms)
   return {1, fence, now_us, run_id}
 end
 
--- #include limits
 -- #include holder
 local holder = holder_of(lock)
 if holder and holder ~= token then
@@ -66,10 +65,14 @@ end
 if redis.call('ZRANK', gone, token) then
   return {-1}
 end
+-- #include stored_fence
 local last = holder and stored_fence(redis.call('GET', fence_key) or '0') or 0
-local fence = last > 0 and last or next_fence(fence_key, fence_ms, wish)
+local fence, wrong = last, nil
+if last <= 0 then
+  fence, wrong = next_fence(fence_key, fence_ms, wish)
+end
 if not fence then
-  return bad_fence(fence_key)
+  return wrong
 end
 -- A late repeat must not shorten what was extended since.
 redis.call('SET', lock, token, 'PX', math.max(redis.call('PTTL', lock), tonumber(ttl_ms)))

@@ -7,13 +7,13 @@
 -- Returns 2 released and handed over, 1 released, 0 was not the holder
 --         3 released, -1 was not the holder; the lock is free, and its queue is not gone through: ask again
 local lock, queue, gone = KEYS[1], KEYS[3], KEYS[4]
-local token = ARGV[1]
+local token, inboxes = ARGV[1], ARGV[4]
 local tombstone_ms = tonumber(ARGV[5])
 local holder = redis.call('GET', lock)
 local mine = holder == token
 
 if mine and ARGV[6] then
--- #include count
+-- #include unblock
   unblock(KEYS[2], ARGV[6], ARGV[7], ARGV[2])
 end
 
@@ -26,24 +26,32 @@ if mine and tombstone_ms == 0 and redis.call('EXISTS', queue) == 0 then
   return 1
 end
 
+-- #include server_time
 -- #include fence
-local last = mine and ARGV[6] == '' and stored_fence(redis.call('GET', KEYS[2]) or '')
-if last then
-  unblock(KEYS[2], string.format('%.0f', last), last + 1 - fences_of(token), ARGV[2])
+if mine and ARGV[6] == '' then
+-- #include stored_fence
+-- #include unblock
+  local last = stored_fence(redis.call('GET', KEYS[2]) or '')
+  if last then
+    unblock(KEYS[2], string.format('%.0f', last), last + 1 - fences_of(token), ARGV[2])
+  end
 end
 
--- #include waiters
 -- #include queue
 if tombstone_ms > 0 then
   redis.call('ZREM', queue, token)
 end
 local result = mine and 1 or 0
 if mine or not holder then
-  local passed = pass_on(lock, KEYS[2], queue, ARGV[3], ARGV[2], ARGV[4])
+  local passed = pass_on(lock, KEYS[2], queue, ARGV[3], ARGV[2])
   if passed < 0 then
     result = mine and 3 or -1
   elseif mine then
     result = 1 + passed
   end
 end
-return tombstone(gone, token, tombstone_ms, result)
+if tombstone_ms > 0 then
+-- #include tombstone
+  leave_tombstones(gone, {token}, tombstone_ms)
+end
+return result

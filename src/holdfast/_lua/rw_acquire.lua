@@ -19,9 +19,9 @@ if redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[6]) == 0 then
   if string.find(ARGV[1], ':r.', 1, true) then
     if held == SHARED and not redis.call('ZSCORE', KEYS[5], ARGV[1])
       or held == '' and redis.call('EXISTS', KEYS[1], KEYS[5]) == 0 then
-      local fence = next_fence(KEYS[2], ARGV[5], now_us)
+      local fence, wrong = next_fence(KEYS[2], ARGV[5], now_us)
       if not fence then
-        return bad_fence(KEYS[2])
+        return wrong
       end
       redis.call('ZADD', KEYS[5], now_ms + asked_ms, ARGV[1])
       if held == '' then
@@ -35,21 +35,21 @@ if redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[6]) == 0 then
       return {1, fence}
     end
   elseif held == '' and redis.call('EXISTS', KEYS[1], KEYS[5]) == 0 and string.find(ARGV[1], ':w.', 1, true) then
-    local fence = next_fence(KEYS[2], ARGV[5], now_us)
+    local fence, wrong = next_fence(KEYS[2], ARGV[5], now_us)
     if not fence then
-      return bad_fence(KEYS[2])
+      return wrong
     end
     redis.call('SET', KEYS[1], ARGV[1], 'PX', asked_ms)
     return {1, fence}
   end
 end
 
--- #include holder
--- #include waiters
--- #include readers
--- #include wanted
 local token, ttl_ms, waits = ARGV[1], tonumber(ARGV[2]), ARGV[3] ~= 'try'
 local arrival, fence_ms, claim_ms, inboxes = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]), ARGV[7]
+-- #include holder
+-- #include readers
+-- #include let_readers_in
+-- #include wanted
 local reader, beneath = is_reader(token), reader_of(token)
 local holder = current()
 
@@ -57,14 +57,14 @@ if redis.call('ZRANK', gone, token) then
   return {-1}
 end
 local function repeated()
-  local fence = next_fence(fence_key, fence_ms)
-  return fence and {1, fence} or bad_fence(fence_key)
+  local fence, wrong = next_fence(fence_key, fence_ms, now_us)
+  return fence and {1, fence} or wrong
 end
 
 -- A late repeat must not shorten what was extended since.
 if holder == token and (not beneath or redis.call('GET', upgraded) == token or reads(beneath, holder)) then
   if reader then
-    settle(token, ttl_ms, claim_ms, fence_ms, inboxes)
+    settle(token, ttl_ms, claim_ms, fence_ms)
   elseif redis.call('GET', upgraded) == token then
     redis.call('PEXPIRE', upgraded, math.max(redis.call('PTTL', upgraded), ttl_ms))
     mirror()
@@ -78,7 +78,7 @@ if reader and reads(token, holder) then
   mirror()
   -- Who was let in goes on with what one call could not do.
   if redis.call('EXISTS', queue) == 1 then
-    let_in(nil, 0, claim_ms, fence_ms, inboxes)
+    let_in(nil, 0, claim_ms, fence_ms)
   end
   return repeated()
 end
@@ -87,7 +87,7 @@ if beneath then
     return {-2}
   end
   local head = redis.call('ZRANGE', queue, 0, 0)[1]
-  if head and head ~= token and reader_of(head) and is_there(head, inboxes) then
+  if head and head ~= token and reader_of(head) and not gone_of({head})[1] then
     return {-3}
   end
 end
@@ -100,9 +100,9 @@ local function grant()
   if not reader and living_readers() > (beneath and 1 or 0) then
     return nil
   end
-  local fence = next_fence(fence_key, fence_ms)
+  local fence, wrong = next_fence(fence_key, fence_ms, now_us)
   if not fence then
-    no_fence = true
+    no_fence = wrong
   elseif reader then
     redis.call('ZADD', readers, plain(now_ms + ttl_ms), token)
     mirror()
@@ -118,28 +118,26 @@ end
 
 local fence, new, more, _ = grant()
 if no_fence then
-  return bad_fence(fence_key)
+  return no_fence
 elseif not fence and waits then
   if beneath then
-    arrival = 0
-  elseif arrival == 0 then
-    arrival = now_us
+    arrival = -now_us -- it stands before all
   end
 -- #include enqueue
-  fence, _, more = let_in(token, ttl_ms, claim_ms, fence_ms, inboxes)
+  fence, _, more = let_in(token, ttl_ms, claim_ms, fence_ms)
 elseif not fence then
-  _, _, more = let_in(nil, 0, claim_ms, fence_ms, inboxes)
+  _, _, more = let_in(nil, 0, claim_ms, fence_ms)
   holder = current()
   fence = grant()
 end
 if fence then
   return {1, fence}
 elseif no_fence then
-  return bad_fence(fence_key)
+  return no_fence
 end
 
 holder = current()
-tell_keeper(holder, inboxes)
+tell_keeper(holder)
 local remaining_ms
 if more then
   holder, remaining_ms = '', 0

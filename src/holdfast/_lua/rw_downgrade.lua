@@ -5,18 +5,16 @@
 -- Returns {1, fencing token} now a reader (also to a repeat), {0} not the writer
 -- #include fence
 -- #include server_time
--- #include limits
 -- #include holder
--- #include waiters
 -- #include readers
-local writer, reader, ttl_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local writer, reader, ttl_ms, inboxes = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[6]
 local holder = current()
 if redis.call('ZRANK', gone, reader) or holder ~= writer and not reads(reader, holder) then
   return {0}
 end
-local fence = next_fence(fence_key, ARGV[4])
+local fence, wrong = next_fence(fence_key, ARGV[4], now_us)
 if not fence then
-  return bad_fence(fence_key)
+  return wrong
 end
 purge(PURGE_MAX)
 -- GT: a late repeat must not shorten what was extended since.
@@ -26,7 +24,9 @@ if not holder or holder == writer or holder == SHARED then
 end
 if tonumber(ARGV[7] or 0) > 0 then
   redis.call('ZREM', queue, writer)
-  tombstone(gone, writer, ARGV[7])
+-- #include tombstone
+  leave_tombstones(gone, {writer}, ARGV[7])
 end
-let_in(nil, 0, tonumber(ARGV[5]), ARGV[4], ARGV[6])
+-- #include let_readers_in
+let_in(nil, 0, tonumber(ARGV[5]), ARGV[4])
 return {1, fence}

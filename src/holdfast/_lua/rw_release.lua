@@ -21,11 +21,9 @@ if ARGV[5] == '0' and redis.call('EXISTS', KEYS[3], KEYS[6]) == 0 then
   end
 end
 
--- #include fence
+local token, inboxes, tombstone_ms = ARGV[1], ARGV[4], tonumber(ARGV[5])
 -- #include holder
--- #include waiters
 -- #include readers
-local token, tombstone_ms = ARGV[1], tonumber(ARGV[5])
 local holder = current()
 local result = reads(token, holder) and 1 or 0
 purge(PURGE_MAX)
@@ -41,12 +39,18 @@ if holder == token then
   end
 end
 if not holder or holder == SHARED then
+-- #include fence
+-- #include let_readers_in
   mirror()
-  local _, others, more = let_in(nil, 0, tonumber(ARGV[3]), ARGV[2], ARGV[4])
+  local _, others, more = let_in(nil, 0, tonumber(ARGV[3]), ARGV[2])
   if more then
     result = result == 1 and 3 or -1
   elseif result == 1 and others > 0 then
     result = 2
   end
 end
-return tombstone(gone, token, tombstone_ms, result)
+if tombstone_ms > 0 then
+-- #include tombstone
+  leave_tombstones(gone, {token}, tombstone_ms)
+end
+return result

@@ -3,14 +3,11 @@
 -- ARGV    1 token  2 ttl_ms from now  3 fence_ms  4 claim_ms  5 prefix of inboxes  6 extensions sent so far, with this
 --         7 -1: a renewal, never shortens; 0: an extension; > 0: one that outdates earlier requests for that many ms
 -- Returns 1 extended, 0 not a holder; > 1: extended, and it lasts for that many ms, longer than was asked for
--- #include fence
 -- #include server_time
--- #include limits
 -- #include holder
--- #include waiters
 -- #include readers
 -- #include order
-local token, ttl_ms = ARGV[1], tonumber(ARGV[2])
+local token, ttl_ms, inboxes = ARGV[1], tonumber(ARGV[2]), ARGV[5]
 local holder = current()
 if not is_reader(token) then
   if holder ~= token then
@@ -26,7 +23,9 @@ if not is_reader(token) then
   return lasting_ms > ttl_ms and lasting_ms or 1
 end
 if holder == token then
-  settle(token, ttl_ms, tonumber(ARGV[4]), ARGV[3], ARGV[5])
+-- #include fence
+-- #include let_readers_in
+  settle(token, ttl_ms, tonumber(ARGV[4]), ARGV[3])
   mark(KEYS[7], ARGV[6], ARGV[7])
   return 1
 end

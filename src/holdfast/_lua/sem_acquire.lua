@@ -27,10 +27,10 @@ if redis.call('EXISTS', KEYS[3], KEYS[4]) == 0 and redis.call('GET', KEYS[1]) ==
     end
   end
   if weight == 1 and free > 0 and redis.call('ZADD', KEYS[5], 'NX', now_ms + asked_ms, ARGV[1]) == 1 then
-    local fence = next_fence(KEYS[2], ARGV[5], now_us)
+    local fence, wrong = next_fence(KEYS[2], ARGV[5], now_us)
     if not fence then
       redis.call('ZREM', KEYS[5], ARGV[1])
-      return bad_fence(KEYS[2])
+      return wrong
     end
     if redis.call('PTTL', KEYS[5]) <= asked_ms + SLACK_MS / 2 then
       redis.call('PEXPIRE', KEYS[5], asked_ms + SLACK_MS)
@@ -40,11 +40,10 @@ if redis.call('EXISTS', KEYS[3], KEYS[4]) == 0 and redis.call('GET', KEYS[1]) ==
   end
 end
 
--- #include waiters
--- #include permits
--- #include let_in
 local token, ttl_ms, waits = ARGV[1], tonumber(ARGV[2]), ARGV[3] ~= 'try'
 local arrival, fence_ms, claim_ms, inboxes = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]), ARGV[7]
+-- #include permits
+-- #include let_in
 local wanted, weight = tonumber(ARGV[8]), weight_of(token)
 local limit, declared = stored_limit()
 local lost = not limit
@@ -59,12 +58,12 @@ if is_held(token) then
     -- Who was let in goes on with what one call could not do.
     if redis.call('EXISTS', queue) == 1 then
       purge(PURGE_MAX)
-      let_in(limit, nil, 0, claim_ms, fence_ms, inboxes)
+      let_in(limit, nil, 0, claim_ms, fence_ms)
     end
     keep(limit, declared, fence_ms)
   end
-  local fence = next_fence(fence_key, fence_ms)
-  return fence and {1, fence} or bad_fence(fence_key)
+  local fence, wrong = next_fence(fence_key, fence_ms, now_us)
+  return fence and {1, fence} or wrong
 end
 if not limit then
   limit, declared = wanted, wanted
@@ -85,11 +84,11 @@ local function grant()
   if redis.call('EXISTS', queue) == 1 or used() + weight > limit then
     return nil
   end
-  local fence = next_fence(fence_key, fence_ms)
+  local fence, wrong = next_fence(fence_key, fence_ms, now_us)
   if fence then
     put(token, weight, ttl_ms)
   else
-    no_fence = true
+    no_fence = wrong
   end
   return fence
 end
@@ -97,22 +96,19 @@ end
 local late = purge(PURGE_MAX)
 local fence, new, more, _ = grant()
 if no_fence then
-  return bad_fence(fence_key)
+  return no_fence
 elseif not fence and waits then
-  if arrival == 0 then
-    arrival = now_us
-  end
 -- #include enqueue
-  fence, _, more = let_in(limit, token, ttl_ms, claim_ms, fence_ms, inboxes)
+  fence, _, more = let_in(limit, token, ttl_ms, claim_ms, fence_ms)
 elseif not fence then
-  _, _, more = let_in(limit, nil, 0, claim_ms, fence_ms, inboxes)
+  _, _, more = let_in(limit, nil, 0, claim_ms, fence_ms)
   fence = grant()
 end
 keep(limit, declared, fence_ms)
 if fence then
   return {1, fence}
 elseif no_fence then
-  return bad_fence(fence_key)
+  return no_fence
 end
 local due = redis.call('ZRANGEBYSCORE', holders, '(' .. plain(now_ms), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local remaining_ms = due[1] and tonumber(due[2]) - now_ms or 1

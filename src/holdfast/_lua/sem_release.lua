@@ -17,12 +17,9 @@ if ARGV[5] == '0' and (string.match(ARGV[1], '^[^:]*:(%d+)%.') or '1') == '1'
   return 0
 end
 
--- #include fence
--- #include waiters
 -- #include limits
 -- #include permits
--- #include let_in
-local token, tombstone_ms = ARGV[1], tonumber(ARGV[5])
+local token, inboxes, tombstone_ms = ARGV[1], ARGV[4], tonumber(ARGV[5])
 local result = is_held(token) and 1 or 0
 local limit, declared = stored_limit()
 local late = purge(PURGE_MAX)
@@ -33,7 +30,9 @@ if tombstone_ms > 0 then
   redis.call('ZREM', queue, token)
 end
 if limit then
-  local _, others, more = let_in(limit, nil, 0, tonumber(ARGV[3]), ARGV[2], ARGV[4])
+-- #include fence
+-- #include let_in
+  local _, others, more = let_in(limit, nil, 0, tonumber(ARGV[3]), ARGV[2])
   if others > 0 then
     keep(limit, declared, ARGV[2])
     result = result * 2
@@ -44,4 +43,8 @@ if limit then
     result = result > 0 and 3 or -1
   end
 end
-return tombstone(gone, token, tombstone_ms, result)
+if tombstone_ms > 0 then
+-- #include tombstone
+  leave_tombstones(gone, {token}, tombstone_ms)
+end
+return result

@@ -3,7 +3,6 @@
 -- ARGV    1 token  2 ttl_ms from now  3 keep_ms of the limit  4 extensions sent so far, with this one
 --         5 -1: a renewal, never shortens; 0: an extension; > 0: one that outdates earlier requests for that many ms
 -- Returns 1 extended, 0 not a holder; > 1: extended, and it lasts for that many ms, longer than was asked for
--- #include fence
 -- #include server_time
 -- #include limits
 -- #include permits

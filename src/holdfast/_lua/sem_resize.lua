@@ -2,19 +2,18 @@
 -- KEYS    1 limit  2 fence  3 queue  4 gone  5 holders
 -- ARGV    1 new limit  2 fence_ms  3 claim_ms  4 prefix of inboxes
 -- Returns the limit before, or 0 where there was none
+local wanted, inboxes = tonumber(ARGV[1]), ARGV[4]
 -- #include fence
 -- #include server_time
--- #include waiters
 -- #include limits
 -- #include permits
 -- #include let_in
 local limit, declared = stored_limit()
-local wanted = tonumber(ARGV[1])
 if not limit then
   count_extra(0)
 end
 purge(PURGE_MAX)
 keep(wanted, declared or wanted, ARGV[2])
-let_in(wanted, nil, 0, tonumber(ARGV[3]), ARGV[2], ARGV[4])
+let_in(wanted, nil, 0, tonumber(ARGV[3]), ARGV[2])
 keep(wanted, declared or wanted, ARGV[2])
 return limit or 0

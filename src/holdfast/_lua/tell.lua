@@ -4,10 +4,11 @@
 --         5 > 0: for how many ms that stands in the note, for a holder that does not hear the message
 -- Returns 2 it holds, and was told; 1 it holds, and its client has no inbox; 0 it does not hold
 -- #include server_time
--- #include limits
 -- #include holder
+local token, inboxes = ARGV[1], ARGV[2]
 -- #include inboxes
-local token = ARGV[1]
+-- #include send
+-- #include gone_of
 local over_ms = redis.call('ZSCORE', KEYS[2], token)
 local holds = over_ms and tonumber(over_ms) > now_ms or holder_of(KEYS[1]) == token or redis.call('GET', KEYS[3]) == token
 if not holds then
@@ -17,6 +18,6 @@ if tonumber(ARGV[5]) > 0 then
   redis.pcall('SET', KEYS[5], ARGV[4], 'PX', ARGV[5]) -- without memory for it, there is the message
 end
 if ARGV[3] == '' then
-  return is_there(token, ARGV[2]) and 2 or 1
+  return not gone_of({token})[1] and 2 or 1
 end
-return send(token, ARGV[2], ARGV[3] .. ' ' .. token .. ' ' .. ARGV[4]) > 0 and 2 or 1
+return send(token, ARGV[3] .. ' ' .. token .. ' ' .. ARGV[4]) > 0 and 2 or 1

@@ -2,10 +2,12 @@
 -- KEYS    gone, of what they wait for
 -- ARGV    1 prefix of inboxes, then the id of each client
 -- Returns for each 1, or 0: it is not
--- #include inboxes
 local inboxes = table.remove(ARGV, 1)
-local found = {}
-for at, there in ipairs(are_there(ARGV, 1, inboxes)) do
-  found[at] = there and 1 or 0
+-- #include server_time
+-- #include inboxes
+-- #include gone_of
+local gone, found = gone_of(ARGV), {}
+for at = 1, #ARGV do
+  found[at] = gone[at] and 0 or 1
 end
 return found

@@ -1,20 +1,10 @@
 -- Part: refuse tokens from now on, since delayed requests of them may follow. Each stands in a sorted set with the ms at
 -- which it may be forgotten; every call takes out what is over of the oldest few. Beyond a limit, the oldest go early.
--- How many tokens are refused at a time.
-local TOMBSTONES_MAX = 100000
-
--- The server's time in µs, asked for once.
-local told_us
-local function server_us()
-  if not told_us then
-    local time = redis.call('TIME')
-    told_us = time[1] * 1000000 + time[2]
-  end
-  return told_us
-end
-
+-- Needs server_time.
 local function leave_tombstones(gone, tokens, tombstone_ms)
-  local now_ms, count, keep_ms, oldest = server_us() / 1000, redis.call('ZCARD', gone), tonumber(tombstone_ms), {}
+  -- How many tokens are refused at a time.
+  local TOMBSTONES_MAX = 100000
+  local count, keep_ms, oldest = redis.call('ZCARD', gone), tonumber(tombstone_ms), {}
   local full = count >= TOMBSTONES_MAX
   if count > 0 then
     keep_ms = math.max(redis.call('PTTL', gone), keep_ms)
@@ -35,12 +25,4 @@ local function leave_tombstones(gone, tokens, tombstone_ms)
   if type(redis.pcall('ZADD', gone, unpack(kept))) == 'number' then
     redis.call('PEXPIRE', gone, keep_ms)
   end
-end
-
--- The same for one, unless `tombstone_ms` is 0; returns `result`.
-local function tombstone(gone, token, tombstone_ms, result)
-  if tonumber(tombstone_ms) > 0 then
-    leave_tombstones(gone, {token}, tombstone_ms)
-  end
-  return result
 end
