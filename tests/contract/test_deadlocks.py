@@ -122,6 +122,20 @@ def test_only_who_asked_for_it_gives_up(locks: Any, others: Any, api: Api, uniqu
         one.ask(lease, "release")
 
 
+def test_a_circle_through_the_end_of_a_long_queue(
+    locks: Any, others: Any, raw: Any, api: Api, unique_name: str
+) -> None:
+    """Longer than what one look at a name shows."""
+    a, b = f"{unique_name}-a", f"{unique_name}-b"
+    one, two = api.actor(), api.actor()
+    (has_a,), (has_b,) = held(one, locks.lock(a)), held(two, others.lock(b))
+    raw.zadd(f"holdfast:{{{b}}}:queue", {f"{number:024x}:1:{number}": number + 1 for number in range(600)})
+    wants_b = one.tell(locks.lock(b), "acquire", timeout=LONG_S)
+    wants_a = two.tell(others.lock(a), "acquire", timeout=LONG_S, deadlock_check=0.3)
+    failed, _ = ends({wants_b: (one, [has_a]), wants_a: (two, [has_b])})
+    assert [*map(type, failed)] == [DeadlockDetected]
+
+
 def test_a_chain_is_no_circle(locks: Any, others: Any, api: Api, unique_name: str) -> None:
     a, b = f"{unique_name}-a", f"{unique_name}-b"
     one, two, three = api.actor(), api.actor(), api.actor()

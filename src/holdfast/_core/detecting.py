@@ -156,6 +156,8 @@ class Detector:
             found: Reply = await once_more(Command(command, self.settings.request_timeout_s, key=queue))
             if type(found) is not list or not found:
                 break
+            if type(found[0]) is list:  # RESP3: pairs, and scores that are numbers
+                found = [part for token, score in found for part in (token, b"%.0f" % score)]
             for token, score in zip(found[::2], found[1::2], strict=False):
                 waiters.append((text_of(token), waited_s(entry.at_us, score)))
         return entry._replace(waiters=tuple(waiters))
