@@ -11,17 +11,17 @@ def entered(*leases: tuple[str, int]) -> LeaseStack[str, int]:
     return LeaseStack((owner, lease, None) for owner, lease in leases)
 
 
-def nobody(owner: str) -> bool:
+def none_has(owner: str) -> bool:
     return False
 
 
 def test_everybody_leaves_their_own() -> None:
     blocks = entered(("a", 1), ("b", 2), ("a", 3))
-    assert [blocks.take(owner, None, nobody) for owner in ("a", "b", "a")] == [3, 2, 1]
+    assert [blocks.take(owner, None, none_has) for owner in ("a", "b", "a")] == [3, 2, 1]
 
 
 def test_another_leaves_the_only_one() -> None:
-    assert entered(("a", 1)).take("b", None, nobody) == 1
+    assert entered(("a", 1)).take("b", None, none_has) == 1
 
 
 def test_another_leaves_that_of_the_one_who_has_ended() -> None:
@@ -33,4 +33,4 @@ def test_in_doubt_nothing_is_released(ended: tuple[str, ...]) -> None:
     blocks = entered(("a", 1), ("b", 2))
     with pytest.raises(RuntimeError, match="which lease"):
         blocks.take("c", None, lambda owner: owner in ended)
-    assert [blocks.take(owner, None, nobody) for owner in ("b", "a")] == [2, 1]
+    assert [blocks.take(owner, None, none_has) for owner in ("b", "a")] == [2, 1]

@@ -95,7 +95,7 @@ class Grant:
 
     @property
     def short_s(self) -> float:
-        """What it begins with where it was pushed; else 0."""
+        """Return for how long it lasts where it was pushed; else 0."""
         return 0.0 if self.until is None else self.until - self.sent_at
 
 
