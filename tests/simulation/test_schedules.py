@@ -828,7 +828,7 @@ MUTANTS: dict[str, tuple[Any, str, str, str, Scenario]] = {
         ),
         losses,
     ),
-    "the loop falls asleep without a last look": (Engine, "_look", "if self._acts or ", "if ", turns),
+    "the loop falls asleep without a last look": (Engine, "_turn", " and not (acts or soon)", "", turns),
     "a wake-up finds no one": (Engine, "call", "bell.ring()\n            except", "pass\n            except", turns),
     "a child of fork keeps its parent's leases": (Front, "after_fork", 'record.lose("forked")', "pass", forking),
     "two take what is kept": (CachedLease, "take", "return idle[0] is token", "return True", keeping),
