@@ -14,6 +14,7 @@ from redis.backoff import NoBackoff
 
 import holdfast
 from holdfast import embedded
+from holdfast._core.settings import DEFAULT
 from holdfast._core.tokens import client_of
 from holdfast._lua import SCRIPTS
 from testbed.proxy import Action, Proxy
@@ -57,17 +58,18 @@ BROKEN: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
 
 @pytest.mark.parametrize("kind", BROKEN)
 def test_02_a_grant_whose_reply_was_lost_is_broken_before_the_repeat(
-    near: Any, far: Any, wire: Proxy, api: Api, unique_name: str, kind: str
+    far: Any, wire: Proxy, api: Api, unique_name: str, kind: str
 ) -> None:
     script, made = BROKEN[kind]
+    near = api.client(api.redis().Redis.from_url(wire.url), _settings=DEFAULT._replace(request_timeout_s=1.0))
     made(near, unique_name).acquire().release()  # the server knows the script from now on
     lost = wire.on(script, "lose the reply")
-    repeat = wire.on(script, "hold", skip=1)
+    repeat = wire.on(script, "hold", skip=1, most=None)
     waiting = api.start(made(near, unique_name).acquire)
     repeat.wait()
     assert lost.times == 1
     assert far.break_(unique_name, reason="stuck", grace=0)
-    repeat.let_go()
+    wire.heal()
     with pytest.raises(holdfast.LeaseLost) as told:
         waiting.result()
     assert told.value.name == unique_name or kind == "multilock"
