@@ -44,8 +44,12 @@ hypothesis.settings.register_profile("random", deadline=None)
 hypothesis.settings.load_profile("random" if os.environ.get("HYPOTHESIS_RANDOM") else "same")
 
 
+gc.disable()  # until all is collected: nothing of it is garbage
+
+
 def pytest_collection_finish() -> None:
     """Freeze what was collected, so that no garbage collection has to go through it again (tests ask for many)."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
@@ -160,24 +164,38 @@ _ON_MORE = {
 }
 
 
+#: Tests that take long, wait, and start many processes.
+_LONG = (
+    *("lab/", "tests/compat/test_peers_suites.py", "tests/rig/test_real_mutants.py", "tests/docs/test_start.py"),
+    *("tests/process/test_handlers_at_every_bytecode.py", "tests/process/test_trio.py"),
+)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     items[:] = _wanted(items)
     yield
-    items[:] = _spread(items)
+    items[:] = _spread(items, getattr(config, "workerinput", {}).get("workercount", 1))
 
 
-def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Have the lab's tests come between all others: most take long, wait, and start many processes.
+def _spread(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Have all workers begin their parts with some of the long tests, between others, for two thirds of each part.
 
     At the end of the run, where they would come by themselves, they would compete with each other, and end alone.
     """
-    long = [item for item in items if item.nodeid.startswith("lab/")]
-    others = [item for item in items if not item.nodeid.startswith("lab/")]
+    long = [item for item in items if item.nodeid.startswith(_LONG)]
+    others = [item for item in items if not item.nodeid.startswith(_LONG)]
     found: list[pytest.Item] = []
-    for at, item in enumerate(long):
-        found += [item, *others[at * len(others) // len(long) : (at + 1) * len(others) // len(long)]]
-    return found or others
+    for worker in range(workers):
+        first, rest = (
+            long[worker::workers],
+            others[worker * len(others) // workers : (worker + 1) * len(others) // workers],
+        )
+        early = 2 * len(rest) // 3
+        for at, item in enumerate(first):
+            found += [item, *rest[at * early // len(first) : (at + 1) * early // len(first)]]
+        found += rest[early if first else 0 :]
+    return found
 
 
 def _wanted(items: list[pytest.Item]) -> list[pytest.Item]:
