@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import as_completed
+from functools import partial
 from typing import Any
 
 import pytest
@@ -100,6 +101,10 @@ def test_dead_waiters_are_not_counted(locks: Any, api: Api, raw: Any, dead: int,
     waiting.result(60).release()
 
 
+def _count_waiters(client: Any, name: str, expected: int) -> bool:
+    return bool(client.lock(name).status().waiters == expected)
+
+
 def test_one_that_could_wait_inside_of_its_client_is_counted(
     locks: Any, others: Any, api: Api, monkeypatch: pytest.MonkeyPatch, unique_name: str
 ) -> None:
@@ -109,7 +114,7 @@ def test_one_that_could_wait_inside_of_its_client_is_counted(
     waiting = []
     for number in (1, 2):
         waiting.append(api.start(locks.lock(unique_name, queue_limit=2).acquire))
-        eventually(lambda expected=number: others.lock(unique_name).status().waiters == expected)
+        eventually(partial(_count_waiters, others, unique_name, number))
     with pytest.raises(QueueFull):
         locks.lock(unique_name, queue_limit=2).acquire(timeout=10)
     first.release()

@@ -123,7 +123,7 @@ PACKAGE: dict[str, Room] = {
     "opentelemetry": Room(_PUBLIC | {"_api.labels"}, frozenset({"opentelemetry"})),
     "fencing": Room(_FACTS | {"_api.options"}),
     "interrupting": Room(_FACTS | {"_sync.lease", "_runtime.greenlets"}),
-    "testing": Room(_PUBLIC | {"_core", "_api"}, frozenset({"pytest"})),
+    "testing": Room(_PUBLIC | {"_core", "_api"}, frozenset({"pytest", "redis"})),
     "compat": Room(_PUBLIC | {"_async", "_sync"}, frozenset({"redis", "django_redis", "django"})),
     "web": Room(_PUBLIC | {"_api.changes"}, frozenset({"starlette"})),
     "cli": Room(
