@@ -16,7 +16,7 @@ from tools.rooms import LAB, TOP, lines_by_room
 
 PACKAGE = Path(holdfast.__file__).parent
 MOST_LINES = {
-    "_core": 8_415,
+    "_core": 8_430,
     "_async": 2_901,
     "_engine": 3_460,
     "_front": 1_493,
@@ -24,7 +24,7 @@ MOST_LINES = {
     "_reports": 570,
     "cli": 3_330,
     "_lua": 2_640,
-    "_api": 3_270,
+    "_api": 3_272,
     TOP: 1_920,
     "compat": 990,
     "web": 630,
