@@ -3,7 +3,7 @@
 -- ARGV    1 the client's id  2 prefix of inboxes
 -- Returns 2 it was told, by a message that says nothing; 1 it cannot be told, though it is known to listen; 0 neither
 local inboxes = ARGV[2]
--- #include server_time
+local now_ms = 0 -- it looks for no marks
 -- #include inboxes
 -- #include send
 -- #include gone_of
