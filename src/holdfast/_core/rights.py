@@ -50,8 +50,7 @@ PRIMITIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "break, ask": (("overview", "tell", "release", "rw_release", "sem_release"), ("get",)),
 }
 #: What stands in a part that a script includes, where the script does not go.
-_NOT_REACHED = {"fenced_set": {"time"}, "inspect": {"zcount", "zrange", "zrangebyscore"}}
-_NOT_REACHED["there"] = {"publish", *("zadd", "zcard", "zpopmin", "zrem", "pexpire", "pttl")}
+_NOT_REACHED = {"inspect": {"zcount", "zrange", "zrangebyscore"}}
 #: Without it, no lease has `crash_release`.
 _NOT_REACHED |= {script: {"info"} for script in ("acquire", "crash_acquire", "crash_renew", "renew_many")}
 #: What else is needed, and when.
