@@ -137,7 +137,7 @@ def test_29_scripts_that_are_forgotten_are_loaded_again(
     server = private_server(kind)
     look = looking_at(server)
     first, second = api.connect(server.url), api.connect(server.url)
-    lease = first.lock(unique_name, ttl=1.5).acquire()
+    lease = first.lock(unique_name, ttl=3).acquire()
     waiting = api.start(second.lock(unique_name, ttl=LONG_S).acquire)
     eventually(lambda: look.zcard(queue_of(unique_name)) == 1)
     look.script_flush()
