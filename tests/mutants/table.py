@@ -1434,8 +1434,8 @@ BREAKS: tuple[Mutant, ...] = tuple(
         (
             "an early break is not cleared",
             "_core/early.py",
-            "said.pop(kind, None)",
-            "said.get(kind)",
+            ".pop(kind, None)",
+            ".get(kind)",
         ),
         (
             "an early message of another token is taken",

@@ -261,14 +261,15 @@ def test_a_cancel_that_comes_with_the_reply_leaves_no_dead_connection(
     cancel = holdfast.Cancel()
     send: Any = Server.send
 
-    def and_then_cancelled(self: Server, *args: Any) -> Any:
-        *request, answer = args
+    def and_then_cancelled(self: Server, request: Any) -> None:
+        answer = request.answer
 
         def answered(reply: Any, failure: Any) -> None:
             cancel.set()
             answer(reply, failure)
 
-        send(self, *request, answered)
+        request.answer = answered
+        send(self, request)
 
     with holdfast.connect(valkey_server.url) as locks:
         locks.lock(unique_name).acquire().release()

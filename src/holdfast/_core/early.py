@@ -22,9 +22,8 @@ _TEXT_MAX = 1_000
 
 
 class Early(dict[str, dict[str, str]]):
-    """Texts by the kind of the message, by the token. One of each client; one thread at a time notes messages.
-
-    What is there of a token goes by age alone: who takes the last text could otherwise throw out the next one.
+    """Texts by the kind of the message, by the token, which goes by its age alone: who takes its last text could
+    otherwise throw out the next one. One of each client; one thread at a time notes messages.
     """
 
     def __init__(self) -> None:
@@ -43,8 +42,7 @@ class Early(dict[str, dict[str, str]]):
 
     def take(self, token: str, kind: str) -> str | None:
         """The text, for one that acts on it; None where there is none any more."""
-        said = self.get(token)
-        return None if said is None else said.pop(kind, None)
+        return self.get(token, {}).pop(kind, None)
 
     def begin(self, token: str, one: Any) -> None:
         """Have what stands on that token be told when another client waits for it."""

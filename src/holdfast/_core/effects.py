@@ -83,9 +83,7 @@ class Call(Effect[Reply]):
     """
 
     __slots__ = ("args", "keys", "node", "request_timeout_s", "script", "sync")
-
-    #: As of `Command`.
-    session = None
+    session = None  # as of `Command`
 
     def __init__(
         self,
@@ -102,11 +100,6 @@ class Call(Effect[Reply]):
         self.request_timeout_s = request_timeout_s
         self.node = node
         self.sync = sync
-
-    @property
-    def key(self) -> str:
-        """Return what routes it."""
-        return self.keys[0]
 
 
 class Command(Effect[Reply]):

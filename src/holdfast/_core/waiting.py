@@ -409,7 +409,6 @@ class _Waiting:
     polls: Backoff | None = None
     retry: Retry | None = None
 
-    # Without slots: most waits never get more than this.
     def __init__(self, acquisition: Acquisition, timeout_s: float | None, listening: bool, now: float) -> None:
         self.acquisition = acquisition
         self.began_at = self.now = self.asked_at = now

@@ -133,7 +133,8 @@ class Client(Agent):
         if self.only is not None:
             go(self.only)
         else:
-            self.topology.find(effect.key, effect.node, go)
+            key = effect.key if isinstance(effect, Command) else effect.keys[0]
+            self.topology.find(key, effect.node, go)
 
     def _send(self, effect: Call | Command, server: Server, until: float, asking: bool, answer: Answer) -> None:
         """`asking`: to the node that a slot is moving to, which takes it only behind ASKING."""

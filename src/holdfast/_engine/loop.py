@@ -43,7 +43,7 @@ from holdfast._runtime.teller import report
 READ, WRITE = 1, 4
 _NOTHING = getattr(select, "EPOLLONESHOT", 0) | getattr(select, "EPOLLRDHUP", 0)
 
-#: Timers that are kept beyond twice as many as there are, before those that were forgotten are thrown out.
+#: Timers that were forgotten are thrown out where there are more than this, and than twice those that count.
 _TIMERS_MAX = 1_000
 #: Acts of other threads that run in one turn, before sockets and timers are looked at again.
 _ACTS_MAX = 1_000

@@ -195,10 +195,8 @@ class Inboxes:
     def _close_some(self) -> None:
         """Now and then, if there are too many, close those that are not needed, but for some that were used last."""
         count = len(self._open)
-        if count <= OPEN_MAX:
-            return
         self._changes += 1
-        if 4 * self._changes < count:
+        if count <= OPEN_MAX or 4 * self._changes < count:
             return
         self._changes = 0
         held = {self._client.place_of(key) for key in self._client.held_keys()}
