@@ -16,7 +16,7 @@ from tools.rooms import LAB, TOP, lines_by_room
 
 PACKAGE = Path(holdfast.__file__).parent
 MOST_LINES = {
-    "_core": 8_430,
+    "_core": 8_420,
     "_async": 2_901,
     "_engine": 3_460,
     "_front": 1_493,
