@@ -112,6 +112,18 @@ def test_what_max_hold_has_ended_is_to_be_released(found: str) -> None:
     assert schedule.due(6.0) == [] and outlasted == [hold], "and not what has expired"
 
 
+def test_what_an_extension_without_an_answer_leaves_beyond_max_hold_is_to_be_released() -> None:
+    """The extension was cut to what max_hold left, which counts at once, and was never carried out."""
+    schedule = Schedule()
+    outlasted: list[LeaseRecord] = []
+    schedule.outlasts = outlasted.append
+    hold = hold_of(120_000, 5.0, max_hold_ms=50)
+    schedule.add(hold, 0.0)
+    order, _ = schedule.extending(hold, 130_000, 5.01)
+    assert order.asks_ms < 50 and hold.deadline < 5.05
+    assert schedule.due(hold.deadline) == [] and hold.reason == "max_hold" and outlasted == [hold]
+
+
 def test_what_max_hold_has_ended_stays_that_is_to_be_kept_for_longer() -> None:
     schedule = Schedule()
     schedule.outlasts = lambda record: pytest.fail(f"{record} is released")

@@ -120,7 +120,7 @@ class LeaseRecord:
     max_until: float | None = None
     granted_until = 0.0  # and what it could be trusted until without that
     reason: str | None = None
-    limited = False  # its last extension was cut to what max_hold left
+    limited = False  # an extension, answered or not, was cut to what max_hold left
     extensions = 0  # asked for so far
     overlong = False  # the server's clock was set back
     least_ms = _NO_TTL_MS  # the least ttl that one of them was for
@@ -359,9 +359,11 @@ class LeaseRecord:
 
     def shorten(self, ttl_ms: int, asked_at: float, asks_ms: int | None = None) -> bool:
         """Note a request to end earlier, which counts at once, since the answer may get lost; False if it is none."""
-        until = deadline_of(asked_at, ttl_ms if asks_ms is None else asks_ms)
+        asks_ms = ttl_ms if asks_ms is None else asks_ms
+        until = deadline_of(asked_at, asks_ms)
         if ttl_ms >= self.ttl_ms and until >= self.deadline:
             return False
+        self.limited = self.limited or asks_ms < ttl_ms
         self.ttl_ms = min(self.ttl_ms, ttl_ms)
         self.deadline = min(self.deadline, until)
         return True
