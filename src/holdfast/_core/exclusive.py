@@ -101,7 +101,7 @@ class OneServer(_Exclusive, Note):
             return self._plain(token, ttl_ms).make_record(self.name, grant)
         since, until, short_s = grant.sent_at, grant.deadline, 0.0
         if grant.until is not None:
-            until, short_s = grant.until, grant.short_s
+            until, short_s = grant.until, grant.until - since
         if not grant.stray and (grant.turn is not None or grant.kept is not None):
             turn, tenure = self._stands_on(token, grant, ttl_ms)
             kind = KeptLease if type(tenure) is CachedLease else LocalLease
