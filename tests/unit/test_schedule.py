@@ -244,3 +244,19 @@ def test_what_is_not_renewed_is_not_taken_along() -> None:
     assert schedule.due(2.0) == [first]
     assert ends.state is LeaseState.HELD, "its time is not over"
     assert schedule.next_at() == ends.deadline
+
+
+def test_a_lease_is_planned_as_soon_as_it_is_seen() -> None:
+    """The engine may do so before the thread that adds it has gone on."""
+    schedule, hold = Schedule(), hold_of(10_000, 0.0)
+
+    class Seen(dict[int, LeaseRecord]):
+        def __setitem__(self, key: int, record: LeaseRecord) -> None:
+            super().__setitem__(key, record)
+            schedule._plan_new(0.0)
+
+    schedule._new = Seen()
+    schedule.add(hold, 0.5)
+    assert [*schedule] == [hold]
+    assert not schedule._new
+    assert 0.0 < (schedule.next_at() or 0.0) < hold.deadline

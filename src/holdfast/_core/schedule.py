@@ -67,8 +67,8 @@ class Schedule:
 
     def add(self, record: LeaseRecord, jitter: float) -> float:
         """Watch a record; returns when it needs attention first. `jitter` is a random number in [0, 1)."""
-        self._new[id(record)] = record
         record.next_at = jitter
+        self._new[id(record)] = record  # by now it may be planned, by the engine
         at = record.held_since + min(record.ttl_ms * self._plan_s_per_ms, self.look_s)
         if record.short_s or record.crash_ms:
             at = min(self._renew_at(record, 1.0), record.held_since + self.look_s)
