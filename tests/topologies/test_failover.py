@@ -135,35 +135,33 @@ def test_a_slot_moves_while_held_and_waited_for(cluster: Cluster, api: Api, uniq
     assert not cluster.clients[target].exists(key(unique_name))
 
 
-def test_an_optimistic_write_follows_its_key(cluster: Cluster, api: Api, unique_name: str) -> None:
+def adding_one(api: Api, name: str) -> Any:
     def add_one(tx: Any) -> Any:
-        number = int((yield tx.get(unique_name)) or 0) + 1
-        tx.set(unique_name, number, ttl=60)
+        number = int((yield tx.get(name)) or 0) + 1
+        tx.set(name, number, ttl=60)
         return number
 
-    optimistic = api.connect(cluster.url).optimistic(unique_name)
-    assert optimistic.run(function_for(api, add_one)) == 1
+    return function_for(api, add_one)
+
+
+def test_an_optimistic_write_follows_its_key(cluster: Cluster, api: Api, unique_name: str) -> None:
+    optimistic, add_one = api.connect(cluster.url).optimistic(unique_name), adding_one(api, unique_name)
+    assert optimistic.run(add_one) == 1
     source = cluster.owner_of(unique_name)
     move_slot(cluster, unique_name, source, (source + 1) % 3, lambda: None)
-    assert optimistic.run(function_for(api, add_one)) == 2
+    assert optimistic.run(add_one) == 2
 
 
 def test_an_optimistic_write_outlasts_a_short_move_of_its_slot(cluster: Cluster, api: Api, unique_name: str) -> None:
     """Until the slot has moved, one server says ASK."""
-
-    def add_one(tx: Any) -> Any:
-        number = int((yield tx.get(unique_name)) or 0) + 1
-        tx.set(unique_name, number, ttl=60)
-        return number
-
-    optimistic = api.connect(cluster.url).optimistic(unique_name)
-    assert optimistic.run(function_for(api, add_one)) == 1
+    optimistic, add_one = api.connect(cluster.url).optimistic(unique_name), adding_one(api, unique_name)
+    assert optimistic.run(add_one) == 1
     source = cluster.owner_of(unique_name)
     late: list[Any] = []
 
     def halfway() -> None:
         told = said("ASK", cluster.clients[source])
-        late.append(api.start(optimistic.run, function_for(api, add_one)))
+        late.append(api.start(optimistic.run, add_one))
         eventually(lambda: said("ASK", cluster.clients[source]) > told, "ASK was said")
 
     move_slot(cluster, unique_name, source, (source + 1) % 3, halfway)
