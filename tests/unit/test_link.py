@@ -208,6 +208,33 @@ def test_those_that_are_asked_together_wait_each_for_its_own_time(server: Server
     eventually(lambda: told == ["t0.2"], "the time of the last one was over", 10)
 
 
+def test_who_writes_while_the_reader_leaves_has_the_engine_read(
+    server: Server, peer: Peer, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "RESCUE_S", 3_600.0)
+    monkeypatch.setattr(links, "STUCK_S", 3_600.0)
+    link = connected(server)
+    peer.answer = lambda words: None
+    first = asked(server, token="t1")
+    peer.heard(2)  # it reads, and its reply is to come
+    write_some = link._write_some
+
+    def meanwhile() -> Any:
+        goes_on = write_some()
+        peer.say(GRANTED)
+        first.wait()
+        on_engine(engine, lambda: None)  # which was told to watch, and found us in the seat
+        return goes_on
+
+    eventually(lambda: engine.asleep)  # else it writes, together with what it has
+    link._write_some = meanwhile
+    second = asked(server, token="t2", patience_s=60.0)
+    peer.heard(3)
+    first.wait()
+    peer.say(GRANTED)
+    eventually(lambda: second.over, "the engine reads its reply")
+
+
 def test_a_caller_that_was_held_up_looks_for_its_reply_before_its_time_is_over(server: Server, peer: Peer) -> None:
     """The caller reads by itself, and did not run between the last look and the end of its time."""
     link = connected(server)

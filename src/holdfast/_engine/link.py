@@ -334,6 +334,8 @@ class Link(Matching):
             self._queue.append(ask)
             if self._engine.asleep:
                 self._write_or_leave()
+                if not (self._led or self._armed or self._is_tls):
+                    self._arm((get_ident(),))  # the leader has left meanwhile, and found us in the seat
             else:
                 self._engine.call(self.write)  # which sends what many have asked for in one piece
         while ask.outcome is None and not self.forgotten and (left_s := ask.deadline - clock()) > 0:
