@@ -34,6 +34,7 @@ UNIT_TESTS = (
     "tests/unit/test_hold.py",
     "tests/unit/test_lease_cache.py",
     "tests/unit/test_schedule.py",
+    "tests/unit/test_standing.py",
     "tests/unit/test_tenure.py",
     "tests/unit/test_waiting.py",
     "tests/simulation/test_scripts.py",

@@ -48,7 +48,7 @@ FAST_PATH, RETRY, EXCLUSIVE = "_core/fast_path.py", "_core/retry.py", "_core/exc
 RENEW_MANY, BATCH = "_lua/renew_many.lua", "_core/batch.py"
 ACQUIRE_EACH, RELEASE_EACH = "_lua/acquire_each.lua", "_lua/release_each.lua"
 WAITING, HOLD, VALIDITY = "_core/waiting.py", "_core/record.py", "_core/validity.py"
-SCHEDULE = "_core/schedule.py"
+SCHEDULE, STANDING = "_core/schedule.py", "_core/standing.py"
 RUNNER, INBOXES, RENEWALS = "_core/agent/runner.py", "_core/agent/inboxes.py", "_core/agent/renewals.py"
 UNCONFIRMED, CLOSING, AGENT = "_core/agent/unconfirmed.py", "_core/agent/closing.py", "_core/agent/agent.py"
 #: What the simulator does not run: looked for by tests of the engine alone.
@@ -305,8 +305,56 @@ _AGENT: tuple[Mutant, ...] = (
     Mutant(
         "waiters do not look when their inbox breaks",
         INBOXES,
-        "                self.wake(token, Wake(Wake.ASK))\n        return bool",
-        "                pass\n        return bool",
+        "                self.wake(token, Wake(Wake.ASK))\n        if broken",
+        "                pass\n        if broken",
+    ),
+    Mutant(
+        "who stands in the queue does not look when its inbox breaks",
+        INBOXES,
+        "        if broken:\n            self.standing.wake_all()\n",
+        "",
+    ),
+    Mutant(
+        "what has come for one that stands there is lost to its protocol",
+        INBOXES,
+        "                listener.came = standing.came\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "the reply of one that stands where an inbox broke is lost",
+        INBOXES,
+        "(stands or place in self._open) and",
+        "place in self._open and",
+    ),
+    Mutant(
+        "one that has gone on meanwhile is taken to have seen its message",
+        STANDING,
+        "return self.get(token) is standing",
+        "return True",
+    ),
+    Mutant(
+        "one stands where a look is due before",
+        STANDING,
+        " and remaining_ms > SOON_MS",
+        "",
+    ),
+    Mutant(
+        "one stands behind a holder that sends no message",
+        STANDING,
+        " and is_ours(holder)",
+        "",
+    ),
+    Mutant(
+        "a grant is taken whatever else has come",
+        STANDING,
+        "if len(self.came) == 1 else None",
+        "if self.came else None",
+    ),
+    Mutant(
+        "a caller takes messages that are for holders",
+        "_core/agent/agent.py",
+        "found[1].kind == Wake.GRANT and",
+        "True and",
     ),
     Mutant(
         "an inbox is not looked for where its slot has moved",
@@ -567,8 +615,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a pushed grant counts for the ttl",
         WAITING,
-        "return Grant(wake.fence, self.now, until=until)",
-        "return Grant(wake.fence, self.now)",
+        "return Grant(wake.fence, now, until=until)",
+        "return Grant(wake.fence, now)",
     ),
     Mutant(
         "a lease that was pushed counts for the ttl",
@@ -579,25 +627,25 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a pushed grant counts from when it was heard",
         WAITING,
-        "until = deadline(self.queued_at, claim_ms)",
-        "until = deadline(self.now, claim_ms)",
+        "until = deadline(queued_at, claim_ms)",
+        "until = deadline(now, claim_ms)",
     ),
     Mutant(
         "a pushed grant counts from the last request",
         WAITING,
-        "until = deadline(self.queued_at, claim_ms)",
-        "until = deadline(self.asked_at, claim_ms)",
+        "pushed(wake, self.queued_at, took_s,",
+        "pushed(wake, self.asked_at, took_s,",
     ),
     Mutant(
         "a pushed grant counts for a window of our own",
         WAITING,
-        "claim_ms = min(wake.claim_ms, acquisition.ttl_ms)",
-        "claim_ms = acquisition.claim_ms",
+        "claim_ms = min(wake.claim_ms, ttl_ms)",
+        "claim_ms = 2_000",
     ),
     Mutant(
         "a pushed grant lasts longer than was wanted",
         WAITING,
-        "claim_ms = min(wake.claim_ms, acquisition.ttl_ms)",
+        "claim_ms = min(wake.claim_ms, ttl_ms)",
         "claim_ms = wake.claim_ms",
     ),
     Mutant(

@@ -28,7 +28,7 @@ from holdfast._core.rwlock import reader_beneath
 from holdfast._core.tenure import ALONE_MS
 from holdfast._engine.link import Link
 from holdfast._engine.loop import Engine
-from holdfast._front.base import Front
+from holdfast._front.base import SOON_S, Front
 from tests.support.scheduled import World
 
 KEY = b"holdfast:{a}"
@@ -53,8 +53,8 @@ def just_when(world: World, name: str) -> None:
     world.sleep(max(0.0, world.wakes_at(name) - world.now_s - lead_s))
 
 
-def client_of(world: World, ttl: float = 1.0) -> holdfast.Client:
-    return holdfast.Client(redis.Redis(), ttl=ttl)
+def client_of(world: World, ttl: float = 1.0, **options: Any) -> holdfast.Client:
+    return holdfast.Client(redis.Redis(), ttl=ttl, **options)
 
 
 def play(scenario: Scenario, seeds: range) -> None:
@@ -249,6 +249,50 @@ def coinciding(world: World, interrupts: bool = False) -> None:
 def interrupted(world: World) -> None:
     """The same, while an exception comes up in threads wherever they are: others are not held up for long."""
     coinciding(world, interrupts=True)
+
+
+def standing(world: World, interrupts: bool = False) -> None:
+    """Each turn goes through the server, where waiters stand for a moment, or longer; connections end under them."""
+    choice = world.random.choice
+    world.lose, world.late, world.end = choice(((0, 0, 0), (0, 0, 0), (0.02, 0.05, 0.03)))
+    clients = [client_of(world, ttl=choice((1.0, 5.0)), tenure=0) for _ in range(2)]
+    watcher = Watcher(world, known=True)
+    moments = (0.0, 0.0, 0.01, 0.02, SOON_S - 0.01, SOON_S, SOON_S + 0.01, 0.3)
+
+    def work(client: Any, at_s: float) -> None:
+        world.sleep(at_s)
+        for _ in range(3):
+            try:
+                lease = client.lock("a").acquire(timeout=choice((60, 60, SOON_S, SOON_S + 0.01, 0.3)))
+            except holdfast.AcquireTimeout:
+                continue
+            except holdfast.HoldfastError:
+                assert world.lose
+                continue
+            watcher.add(lease)
+            world.sleep(choice(moments))
+            try:
+                lease.release()
+            except holdfast.HoldfastError:
+                assert world.lose
+
+    tasks = [world.spawn(lambda at=at: work(choice(clients), at)) for at in (0.0, 0.0, 0.01, 0.02)]  # type: ignore[misc]
+    if interrupts:
+        for task in tasks:
+            world.interrupt(task, choice((100, 500, 2_000, 5_000)) + world.random.randrange(500))
+    for task in tasks:
+        world.join(task)
+    lost, world.lose, world.late, world.end = world.lose, 0, 0, 0
+    for client in clients:
+        assert not client._session.driver.standing, "someone stands there who has left"
+    leave(world, clients, [], 20.0 if lost else 1.0)
+    if not (interrupts or lost):
+        watcher.final()
+
+
+def startled(world: World) -> None:
+    """The same, while an exception comes up in threads wherever they are."""
+    standing(world, interrupts=True)
 
 
 def keeping(world: World) -> None:
@@ -629,7 +673,7 @@ def close_amid(world: World, client: holdfast.Client, tasks: list[Any], closed: 
 
 def closing(world: World) -> None:
     """A client is closed under who holds, who waits, and who comes."""
-    client = client_of(world, ttl=30)
+    client = client_of(world, ttl=30, **world.random.choice(({}, {"tenure": 0})))
     watcher = Watcher(world)
     closed = [False]
 
@@ -721,6 +765,8 @@ SCENARIOS: list[Scenario] = [
         impatient,
         coinciding,
         interrupted,
+        standing,
+        startled,
         keeping,
         bounded,
         troubled,

@@ -36,6 +36,7 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT
+from holdfast._core.standing import Standing
 from holdfast._core.waiting import Busy, Grant, wait_for
 
 KEYS = lock_keys("holdfast", "made")
@@ -149,6 +150,91 @@ async def waits_for_a_message(token: str = "token", key: str = KEYS.lock) -> Any
 def heard(agent: Made, text: bytes) -> None:
     agent.heard([b"message", agent.channel.encode(), text])
     agent.passes()
+
+
+def stands(agent: Made, token: str = "token", key: str = KEYS.lock) -> tuple[Standing, list[str]]:
+    """Have a caller stand there; the list gets its token when it is woken."""
+    rung: list[str] = []
+    one = agent.standing[token] = Standing(key, token, rung.append)
+    return one, rung
+
+
+def opened(agent: Made, *keys: str) -> None:
+    """Have the inboxes of these keys be open."""
+    for key in keys:
+        agent.run(waits_for_a_message("opens", key))
+        agent.subscribing.pop()(None)
+        heard(agent, b"ask opens")
+
+
+@pytest.mark.parametrize("text", [b"grant token 7 2000", b"ask token"])
+def test_a_message_wakes_the_caller_that_stands_there(agent: Made, text: bytes) -> None:
+    one, rung = stands(agent)
+    heard(agent, text.replace(b"token", b"another"))
+    assert not rung
+    heard(agent, text)
+    assert rung == ["token"] and [wake.kind for wake in one.came] == [text.decode().partition(" ")[0]]
+
+
+def test_any_thread_wakes_those_whose_grant_it_has_read(agent: Made) -> None:
+    _, rung = stands(agent)
+
+    def wakes(text: bytes) -> bool:
+        return agent.wakes([b"message", agent.channel.encode(), text])
+
+    assert not (wakes(b"grant another 7 2000") or wakes(b"ask token") or wakes(b"yield token") or agent.wakes(None))
+    assert not rung
+    assert wakes(b"grant token 7 2000") and rung == ["token"]
+
+
+def test_the_protocol_of_who_stands_there_finds_what_has_come(agent: Made) -> None:
+    opened(agent, KEYS.lock)
+    stands(agent)
+    heard(agent, b"grant token 7 2000")
+    assert agent.listens("token", KEYS.lock) and not agent.standing
+
+    async def waits() -> Any:
+        return await AwaitWake("token", 60.0)
+
+    ended = agent.run(waits())
+    assert [(wake.kind, wake.fence) for wake in ended] == [(Wake.GRANT, 7)]
+
+
+def test_who_stands_where_an_inbox_breaks_is_told_and_goes_on_as_if_it_listened(agent: Made) -> None:
+    opened(agent, KEYS.lock)
+    one, rung = stands(agent)
+    agent.inbox_broke(0)
+    assert rung == ["token"] and [wake.kind for wake in one.came] == [Wake.ASK]
+    assert not agent.listens("another", KEYS.lock)
+    assert agent.listens("token", KEYS.lock), "its reply is not lost: the message has it look"
+
+
+def test_who_stands_there_looks_where_all_do(agent: Made) -> None:
+    one, rung = stands(agent)
+    agent.inboxes.ask_all()
+    assert rung == ["token"] and [wake.kind for wake in one.came] == [Wake.ASK]
+
+
+def test_who_stands_there_listens(agent: Made) -> None:
+    assert not agent.inboxes.is_awaited()
+    stands(agent)
+    assert agent.inboxes.is_awaited()
+
+
+def test_who_stands_there_is_woken_when_the_client_is_closed(agent: Made) -> None:
+    _, rung = stands(agent)
+    agent.close(lambda _settled: None)
+    agent.passes()
+    assert rung == ["token"]
+
+
+def test_an_inbox_by_which_someone_stands_is_not_closed(agent: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inboxes, "OPEN_MAX", 10)
+    agent.places = {str(number): f"at {number}" for number in range(40)}
+    opened(agent, "0")
+    stands(agent, key="0")
+    opened(agent, *map(str, range(1, 40)))
+    assert "at 0" in agent.inboxes and agent.unsubscribed
 
 
 def test_an_inbox_is_opened_once_for_all_that_want_it(agent: Made) -> None:

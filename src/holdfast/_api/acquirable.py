@@ -21,6 +21,7 @@ from holdfast._core.lease_cache import CachedLease
 from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.report import Report
+from holdfast._core.standing import Standing
 from holdfast._core.tenure import LocalWaiter, Note, Tenure, as_owner, left, wait_in_line
 from holdfast._core.tokens import MARK, NOTED, client_of, has_note, is_kept
 from holdfast._core.waiting import Busy, Grant
@@ -80,6 +81,8 @@ class Asked:
     #: What it may have taken of what the client keeps.
     kept: CachedLease | None = None
     record: LeaseRecord | None = None
+    #: How it waits by itself in the server's queue.
+    standing: Standing | None = None
 
     @property
     def where(self) -> str:
@@ -136,8 +139,9 @@ class AcquirableBase:
         #: Who is inside of blocks that no `with` statement knows, by which lease.
         self._entered: LeaseStack[int, Any] = LeaseStack()
         self._owned_as: tuple[str, ...] = (f"{self._kind}:{name}",)
-        #: The first requests of acquire and release, ready but for the token; () where there are none.
-        self._asks: tuple[PreparedRequest, PreparedRequest] | tuple[()] = ()
+        #: The first requests of acquire and release, ready but for the token; () where there are none. A third one,
+        #: where there is one, queues.
+        self._asks: tuple[PreparedRequest, ...] = ()
         #: By which the client keeps it after its release; None: it does not.
         self._kept_as: str | None = None
         #: Whose acquires wait for each other inside of the client; None: all ask the server.
@@ -171,18 +175,25 @@ class AcquirableBase:
     def _checking(self, deadlock_check: Duration) -> Self:
         """The same with that option."""
         made = copy(self)
-        made._line_key = None
+        made._line_key, made._asks = None, self._asks[:2]
         made._how = copy(self._how)
         asked_for = options_of({"deadlock_check": deadlock_check})
         made._how.checks = self._session.checks(self._label, self._name, asked_for)
         return made
 
     def _ask(
-        self, token: str, timeout_s: float | None, sent: bool = False, turn: LocalWaiter | None = None
+        self,
+        token: str,
+        timeout_s: float | None,
+        sent: bool = False,
+        turn: LocalWaiter | None = None,
+        queued: bool = False,
     ) -> Protocol[Grant | Busy]:
-        """The protocol that acquires. `sent`: its first request was sent already; `turn`: as of `ByTurns.acquire`."""
+        """The protocol that acquires. `sent`: its first request was sent already, and to queue if `queued`; `turn`: as
+        of `ByTurns.acquire`.
+        """
         how = self._how
-        listening = not sent and how.listens and self._session.driver.client.listening(self._key)
+        listening = queued or (not sent and how.listens and self._session.driver.client.listening(self._key))
         return how.acquire(token, self._ttl_ms, timeout_s, listening, turn)  # type: ignore[no-any-return]
 
     def _ask_as_owner(
@@ -302,14 +313,14 @@ class AcquirableBase:
         """Undo what an interrupted acquire may have done. `tenure`: which the token is of, if that is known."""
         return self._how.give_back(token, self._ttl_ms, tenure)  # type: ignore[no-any-return]
 
-    def _prepared(self) -> tuple[PreparedRequest, PreparedRequest] | tuple[()]:
+    def _prepared(self) -> tuple[PreparedRequest, ...]:
         """Make the first requests, where they can be ready."""
         calls = None if self._session.moves else self._how.first_calls(self._ttl_ms)
         if calls is None:
             return ()
-        acquires, releases = map(PreparedRequest, calls, self._how.each(self._ttl_ms))
-        releases.confirm = self._options.confirm_release
-        return acquires, releases
+        prepared = tuple(map(PreparedRequest, calls, (*self._how.each(self._ttl_ms), None)))
+        prepared[1].confirm = self._options.confirm_release
+        return prepared
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in _ON_THE_LEASE]

@@ -21,10 +21,12 @@ from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
+from holdfast._core.standing import Standing
 from holdfast._core.tenure import LocalWaiter, is_alone
 from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant, granted, wait_for, within
 from holdfast._engine.pack import PreparedRequest
+from holdfast._front.base import SOON_S
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import lazily
 
@@ -74,6 +76,8 @@ class Acquirable(AcquirableBase, Generic[L]):
                     outcome = await driver.ask(home, first, asked.token, asked.until)
                     if outcome is not None and outcome[1] is None:
                         got = granted(outcome[0], asked.asked_at, clock(), self._ttl_ms)
+                        if got is None and asked.standing is not None and asked.standing.may_wait(outcome[0]):
+                            got = await self._stand(asked, asked.standing)
                         if driver.troubles and got is not None:
                             driver.passed(first)
                 if got is None:
@@ -91,6 +95,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         finally:
             told = None  # whose traceback has this frame, and those that called it
             session.asking.pop(asked.token, None)
+            if asked.standing is not None:
+                self._stand_no_more(asked)
             if driver.queueing:
                 driver.queueing.pop(asked.token, None)
             if asked.turn is not None:
@@ -117,7 +123,9 @@ class Acquirable(AcquirableBase, Generic[L]):
         if self._how.most_waiting == 0:
             asked.timeout_s = 0.0
         first = self._asks[0] if self._asks and asked.cancel is None else None
-        if first is None or first.key in driver.contention:
+        if first is not None and first.key in driver.contention:
+            first = self._queueing(asked)
+        if first is None:
             return None
         patience_s = first.request_timeout_s
         if asked.timeout_s is not None:
@@ -125,6 +133,34 @@ class Acquirable(AcquirableBase, Generic[L]):
         asked.behind, asked.asked_at = driver.releasing.latest.get(first.key), clock()
         asked.until = asked.asked_at + patience_s
         return first
+
+    def _queueing(self, asked: Asked) -> PreparedRequest | None:
+        """Return the first request that queues, where its caller may stand there; else None."""
+        driver, timeout_s = self._session.driver, asked.timeout_s
+        if len(self._asks) < 3 or asked.turn is not None or asked.report.detailed or driver.introduce_at < 0.0:
+            return None
+        first = self._asks[2]
+        if first.key in driver.releasing.latest or not (timeout_s is None or timeout_s > SOON_S):
+            return None
+        asked.standing = driver.standing[asked.token] = driver.stands(first.key)
+        # Behind that: who notes that the inbox is not open any more wakes those that stand there.
+        if driver.client.listening(first.key) and driver.contention.expects(first.key):
+            return first
+        self._stand_no_more(asked)
+        return None
+
+    def _stand_no_more(self, asked: Asked) -> None:
+        self._session.driver.standing.pop(asked.token, None)
+        asked.standing = None
+
+    async def _stand(self, asked: Asked, standing: Standing) -> Grant | None:
+        """Wait in the server's queue for a moment; None where that takes more, or longer."""
+        driver = self._session.driver
+        took_s = clock() - asked.asked_at
+        wait_s = SOON_S if asked.timeout_s is None else min(SOON_S, asked.timeout_s - took_s)
+        if wait_s > 0 and not standing.came and not driver.closed:
+            await driver.stand(standing, wait_s)
+        return standing.take(asked.asked_at, took_s, self._ttl_ms, clock())
 
     def _go_on(self, asked: Asked, outcome: Outcome | None) -> Awaitable[LeaseRecord | Grant | Busy]:
         """Have the engine do the rest, or all, of it; or wait in line. `outcome`: what came of the first request."""
@@ -136,6 +172,11 @@ class Acquirable(AcquirableBase, Generic[L]):
                 report.queued()
             return driver.wait_in_line(asked, self._wait_in_line)
         start: Any = self._ask if turn is None else partial(self._ask_as_owner, turn)
+        if asked.standing is not None:
+            if outcome is None:
+                self._stand_no_more(asked)  # nothing was sent
+            else:
+                start = partial(start, queued=True)
         if report.detailed:
             driver.queueing[asked.token] = report
         if driver.introduce_at < 0.0 and asked.timeout_s != 0:

@@ -55,8 +55,9 @@ class ByTurns:
         asks.check = self.witness if self.checks is None else self.checks()
         return asks.acquire(timeout_s, listening)
 
-    def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
-        """The first requests of `acquire` (not listening) and of a release, with "" for the token.
+    def first_calls(self, ttl_ms: int) -> tuple[Call, ...] | None:
+        """The first requests of `acquire` (not listening) and of a release, with "" for the token; and that of an
+        `acquire` that queues, where its caller may stand there (`standing.py`).
 
         For drivers that have them ready, and start the protocol only for what goes on after them; None where
         there is no one first request.

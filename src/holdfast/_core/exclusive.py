@@ -86,8 +86,13 @@ class OneServer(_Exclusive, Note):
     def _plain(self, token: str, ttl_ms: int) -> PlainAcquisition:
         return PlainAcquisition(self.keys, token, ttl_ms, self.settings, self.scripts)
 
-    def first_calls(self, ttl_ms: int) -> tuple[Call, Call] | None:
-        return None if self.scripts.refused or self.crash_ms else super().first_calls(ttl_ms)
+    def first_calls(self, ttl_ms: int) -> tuple[Call, ...] | None:
+        calls = None if self.scripts.refused or self.crash_ms else super().first_calls(ttl_ms)
+        if calls is None or not self.renews or self.checks is not None:
+            return calls
+        asks = self.turn("", ttl_ms)
+        asks.most_waiting = self.most_waiting
+        return *calls, asks.ask(True, 0, calls[0].request_timeout_s)
 
     def each(self, ttl_ms: int) -> tuple[Each, Each]:
         keys = self.keys

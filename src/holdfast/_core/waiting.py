@@ -111,6 +111,20 @@ def released(reply: Reply) -> bool | None:
     return reply > 0 if -1 < reply < 3 else None
 
 
+def pushed(wake: Wake, queued_at: float, took_s: float, ttl_ms: int, now: float) -> Grant | None:
+    """The grant that a message tells of, with what is certainly left of its claim; None: there is none, or it has to be
+    confirmed. Its request was sent at `queued_at`, the last one took `took_s`.
+    """
+    if not (wake.claim_ms and wake.fence):
+        return None
+    claim_ms = min(wake.claim_ms, ttl_ms)
+    until = deadline(queued_at, claim_ms)
+    left_s = until - now
+    if left_s < _LEAST_LEFT * claim_ms / 1000 or left_s < _LEAST_TURNS * took_s:
+        return None
+    return Grant(wake.fence, now, until=until)
+
+
 class Busy(NamedTuple):
     """Time was up, or as many wait as may (`is_full`): who held it when last seen, and for how long we waited."""
 
@@ -427,6 +441,8 @@ class _Waiting:
         if self.give_up_at is not None:
             left_s = self.give_up_at - self.now if self.waits else acquisition.settings.try_limit_s
         request_timeout_s = acquisition.request_timeout_s(left_s)
+        if self.queueing and self.queued_at is None:
+            self.queued_at = self.now
         if (self.queueing or acquisition.crash_ms) and not self.listening:
             self.registered = self.listening = True
             script = acquisition.kind.ask
@@ -442,8 +458,6 @@ class _Waiting:
             self.now = driver.get().now()
         self.asked_at = self.now
         self.doubtful = True
-        if self.queueing and self.queued_at is None:
-            self.queued_at = self.asked_at
         arrival = self.arrival or -acquisition.waited_us(self.asked_at)
         reply: Reply = await acquisition.ask(self.queueing, arrival, request_timeout_s)
         if sync is not None:
@@ -574,18 +588,12 @@ class _Waiting:
         return await AwaitWake(acquisition.token, max(0.0, until - now))
 
     def _pushed(self, wake: Wake, took_s: float) -> Grant | None:
-        """The grant that a message tells of, with what is certainly left of its claim; None: to be confirmed."""
         acquisition = self.acquisition
         if self.stray or self.queued_at is None or acquisition.sync is not None:
             return None
-        if not (acquisition.renews and acquisition.pushed_whole and wake.claim_ms and wake.fence):
+        if not (acquisition.renews and acquisition.pushed_whole):
             return None
-        claim_ms = min(wake.claim_ms, acquisition.ttl_ms)
-        until = deadline(self.queued_at, claim_ms)
-        left_s = until - self.now
-        if left_s < _LEAST_LEFT * claim_ms / 1000 or left_s < _LEAST_TURNS * took_s:
-            return None
-        return Grant(wake.fence, self.now, until=until)
+        return pushed(wake, self.queued_at, took_s, acquisition.ttl_ms, self.now)
 
     def _until_next_look_s(self, remaining_ms: int, holder: str, place: int) -> float:
         """Return how long to sleep without a message: some get lost."""

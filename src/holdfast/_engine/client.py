@@ -187,6 +187,7 @@ class Client(Agent):
     def subscribe(self, place: Any, effect: Listen, answer: Callable[[RequestFailed | None], None]) -> None:
         server, channel = place if type(place) is tuple else (place, None)
         patience_s = effect.request_timeout_s
+        server.wakes = self.wakes
         server.on_message, server.is_awaited = partial(self._heard, server), self.inboxes.is_awaited
         server.on_deaf = partial(self._deaf, server)
 

@@ -381,7 +381,7 @@ class Link(Matching):
                     self._engine.call(self.send, request)
         elif by_engine or request.ends_anywhere:
             request.end(reply, failure)
-        else:
+        elif request is not self._messages or failure is not None or not self.server.wakes(reply):
             self._engine.call(request.end, reply, failure)
 
     def _write_or_leave(self) -> None:

@@ -58,6 +58,8 @@ class Server:
         self.link: Any = None
         self._inbox: Link | None = None
         self.on_message: Callable[[Reply], None] = lambda _: None
+        #: The same in any thread, for those that it wakes there: True.
+        self.wakes: Callable[[Reply], bool] = lambda _: False
         self.on_deaf: Callable[[bool], None] = lambda _: None
         #: Whether anything waits for messages.
         self.is_awaited: Callable[[], bool] = lambda: False

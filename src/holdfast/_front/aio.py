@@ -29,6 +29,7 @@ from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.snapshot import snapshot
+from holdfast._core.standing import Standing
 from holdfast._core.tenure import SOON_MS, LocalWaiter
 from holdfast._core.tokens import owner_of
 from holdfast._core.waiting import Acquisition, Busy, Grant
@@ -247,6 +248,15 @@ class AioFront(Front):
         else:
             future.set_result(None)
         return future  # type: ignore[no-any-return]
+
+    def stands(self, key: str) -> Standing:
+        """Make what a task waits by in the server's queue."""
+        home = self.home
+        return Standing(key, home.loop.future(), home.ring)
+
+    def stand(self, standing: Standing, wait_s: float) -> Awaitable[None]:
+        """Wait there until it is woken, that long at most."""
+        return self.home.loop.within(standing.bell, wait_s)  # type: ignore[no-any-return]
 
     def acquire(
         self, asked: Any, first: PreparedRequest | None, start: Start, sent: Sent | None

@@ -105,7 +105,7 @@ class Front:
         #: The only server; None where one has to be found by the key.
         self._only = client.only
         self.schedule, self.lines, self.lease_cache = client.schedule, client.lines, client.lease_cache
-        self.queueing = client.queueing
+        self.queueing, self.standing = client.queueing, client.standing
         self.lease_cache.spawn, self.lease_cache.watch = self.spawn, self.watch
         #: When the client says again who it is.
         self.introduce_at = float("-inf")

@@ -19,6 +19,7 @@ from holdfast._core.agent.agent import Outcome, Sent
 from holdfast._core.agent.renewals import quietly
 from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
+from holdfast._core.standing import Standing
 from holdfast._core.tenure import SOON_MS, LocalWaiter
 from holdfast._core.waiting import Busy, Grant
 from holdfast._engine.client import Client
@@ -142,6 +143,14 @@ class ThreadsFront(Front):
         """Send it with that token, and wait for its outcome; None where nothing can be sent from here."""
         link = (self._only or self.topology.node_for(first.key, None)).link
         return None if link is None else link.ask(Ask(first, token, deadline))
+
+    def stands(self, key: str) -> Standing:
+        """Make what a caller waits by in the server's queue."""
+        return Standing(key, silent_bell(), ring)
+
+    def stand(self, standing: Standing, wait_s: float) -> None:
+        """Wait there until it is woken, that long at most."""
+        self.engine.wait(standing.bell, wait_s)
 
     def acquire(self, asked: Any, first: PreparedRequest | None, start: Start, sent: Sent | None) -> Grant | Busy:
         """Acquire by the protocol, which is told what came of the first request, if that was sent."""

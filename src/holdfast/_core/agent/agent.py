@@ -93,6 +93,7 @@ class Agent(Closing, Listening):
         self.lease_cache = LeaseCache(settings, self.watch, self.spawn, self.schedule.early, lambda: not self.closing)
         self.releasing = Unconfirmed(self.spawn, self.call, settings.request_timeout_s)
         self.inboxes = Inboxes(self, settings)
+        self.standing = self.inboxes.standing
         self.listening, self.missing_inbox = self.inboxes.listening, self.inboxes.missing
         self.listens, self.unlisten = self.inboxes.listens, self.inboxes.unlisten
         self.lines.hears = lambda key: self.lease_cache.hears(key, self.listening(key))
@@ -334,6 +335,11 @@ class Agent(Closing, Listening):
             self.notices.told(token, wake)
         else:
             self.inboxes.wake(token, wake)
+
+    def wakes(self, message: Any) -> bool:
+        """In any thread: wake the caller whose grant it tells of. False: it is for `heard`."""
+        found = wake_of(message, self.client_id)
+        return found is not None and found[1].kind == Wake.GRANT and self.standing.wake(*found)
 
     def inbox_opened(self) -> None:
         self.notices.opened(self.now())

@@ -18,6 +18,7 @@ from holdfast._core.effects import Sleep
 from holdfast._core.record import LeaseRecord
 from holdfast._core.schedule import Schedule
 from holdfast._core.snapshot import snapshot
+from holdfast._core.standing import Standings
 from holdfast._core.tenure import Lines
 
 #: When the client is closed, acquires have this long to end, s: a round trip.
@@ -41,6 +42,7 @@ class Closing(Runner):
 
     schedule: Schedule
     lines: Lines
+    standing: Standings
     #: What has what callers ask for (`asking`) and release (`leaving`) by themselves, by its token.
     front: Any = SimpleNamespace(asking={}, leaving={})
 
@@ -80,6 +82,7 @@ class Closing(Runner):
         try:
             self._stop(lambda task: type(task.effect) in WAITS)
             self.lines.wake_all()
+            self.standing.wake_all()
             if not await self._until(self._have_left, LEAVE_S):
                 self._stop(lambda task: True)
                 if not await self._until(self._have_left, LEAVE_S):

@@ -16,6 +16,8 @@ from holdfast._core.agent.runner import SUSPENDED, Runner, Task
 from holdfast._core.effects import AwaitWake, Listen, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.settings import Settings
+from holdfast._core.snapshot import snapshot
+from holdfast._core.standing import Standings
 
 #: While more inboxes are open, those that are not needed are closed now and then.
 OPEN_MAX = 500
@@ -74,6 +76,7 @@ class Inboxes:
         #: How long to pause before those are opened again that broke at once, s.
         self._pauses: dict[Hashable, float] = {}
         self._listeners: dict[str, _Listener] = {}
+        self.standing = Standings()
 
     def __iter__(self) -> Iterator[Hashable]:
         """The places of those that are open."""
@@ -90,7 +93,7 @@ class Inboxes:
 
     def is_awaited(self) -> bool:
         """True if a token listens."""
-        return bool(self._listeners)
+        return bool(self._listeners or self.standing)
 
     # -- effects ----------------------------------------------------------------------------------
 
@@ -129,15 +132,18 @@ class Inboxes:
         return SUSPENDED
 
     def listens(self, token: str, key: str) -> bool:
-        """As of `Driver`."""
+        """As of `Driver`. What stands there goes on: where the inbox has broken, that was told to look."""
         place = self._client.place_of(key)
-        return place in self._open and self._register(token, place)
+        stands = token in self.standing
+        return (stands or place in self._open) and (self._register(token, place) or stands)
 
     def _register(self, token: str, place: Hashable) -> bool:
         """Note that the token listens there. True if the inbox is open, which is the one asked for last then."""
         listener = self._listeners.get(token)
         if listener is None:
             listener = self._listeners[token] = _Listener()
+            if (standing := self.standing.pop(token, None)) is not None:
+                listener.came = standing.came
         listener.places.add(place)
         since = self._open.pop(place, None)
         if since is not None:
@@ -155,6 +161,7 @@ class Inboxes:
         """Wake a waiter by a message. If there is none, it has left, and sent its give-back."""
         listener = self._listeners.get(token)
         if listener is None:
+            self.standing.wake(token, wake)
             return
         task, listener.task = listener.task, None
         if task is not None and task.ticket == listener.ticket:
@@ -166,6 +173,7 @@ class Inboxes:
         """Have all that wait look for themselves."""
         for token in list(self._listeners):
             self.wake(token, Wake(Wake.ASK))
+        self.standing.wake_all()
 
     # -- open and closed --------------------------------------------------------------------------
 
@@ -201,6 +209,7 @@ class Inboxes:
         self._changes = 0
         held = {self._client.place_of(key) for key in self._client.held_keys()}
         used = {place for listener in self._listeners.values() for place in listener.places}
+        used |= {self._client.place_of(standing.key) for standing in snapshot(self.standing.values())}
         idle = [place for place in self._open if place not in held and place not in used]
         for place in idle[: count - OPEN_MAX // 2]:
             del self._open[place]
@@ -222,4 +231,6 @@ class Inboxes:
         for token, listener in tuple(self._listeners.items()) if broken else ():
             if not listener.places.isdisjoint(broken):
                 self.wake(token, Wake(Wake.ASK))
+        if broken:
+            self.standing.wake_all()
         return bool(broken)
