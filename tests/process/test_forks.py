@@ -363,6 +363,7 @@ def test_multiprocessing_and_preexec_amid_busy_threads(valkey_server: embedded.S
 
 _FORKS_IN_AN_IMPORT = """
 import os, signal, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
 import holdfast
 
 began = threading.Event()
@@ -408,3 +409,62 @@ def test_a_fork_waits_for_what_a_timeout_imports(valkey_server: embedded.Server,
         check=True,
     )
     assert said.stdout == "7\n"
+
+
+#: Forks in a signal handler amid an acquire, and returns from it in both processes.
+_AMID = """
+import os, signal, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+import holdfast
+
+url, name, way, after_s, parent = *sys.argv[1:4], float(sys.argv[4]), os.getpid()
+locks = holdfast.connect(url, ttl=2.0, **({} if way.startswith("in line") else {"tenure": 0}))
+others = holdfast.connect(url, ttl=2.0)
+
+def say(what):
+    os.write(1, f"{'parent' if os.getpid() == parent else 'child'} {what}\\n".encode())
+
+def fork(*_):
+    if not os.fork():
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)  # what hangs is killed
+
+if way == "in the queue":
+    with others.lock(name):
+        try:
+            locks.lock(name).acquire(timeout=0.01)
+        except holdfast.AcquireTimeout:
+            pass
+ahead = locks if way == "in line, handed on" else others
+held = ThreadPoolExecutor(1).submit(ahead.lock(name).acquire).result()
+if way == "in line":
+    threading.Thread(target=lambda: locks.lock(name).acquire(timeout=10).release()).start()
+    while not locks._session.driver.asking:
+        time.sleep(0.001)
+threading.Timer(after_s + 0.3, held.release).start()
+signal.signal(signal.SIGALRM, fork)
+signal.setitimer(signal.ITIMER_REAL, after_s)
+try:
+    lease = locks.lock(name).acquire(timeout=5)
+    say("holds it")
+    time.sleep(0.5)
+    lease.release()
+except holdfast.LeaseLost as error:
+    say(error.reason)
+except BaseException as error:
+    say(repr(error))
+if os.getpid() == parent:
+    os.wait()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("after_s", ["0.05", "0.2"])
+@pytest.mark.parametrize("way", ["by the engine", "in the queue", "in line", "in line, handed on"])
+def test_a_child_that_is_forked_amid_an_acquire_leaves_it_to_its_parent(
+    valkey_server: embedded.Server, unique_name: str, way: str, after_s: str
+) -> None:
+    """By a signal handler: the child would hang, or hold what its parent does."""
+    command = [sys.executable, "-W", "ignore", "-c", _AMID, valkey_server.url, unique_name, way, after_s]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+    assert sorted(done.stdout.splitlines()) == ["child forked", "parent holds it"], done.stderr

@@ -27,7 +27,7 @@ from holdfast._core.tokens import MARK, NOTED, client_of, has_note, is_kept
 from holdfast._core.waiting import Busy, Grant
 from holdfast._engine.pack import PreparedRequest
 from holdfast._runtime.clock import clock
-from holdfast.errors import AlreadyHeld, ConfigurationError
+from holdfast.errors import AlreadyHeld, ConfigurationError, LeaseLost
 
 _LEASE = "; a lock is not held itself: acquire() returns the lease, which has {} (or use `with`, which releases)"
 #: What other libraries' locks have, and here the lease.
@@ -89,11 +89,18 @@ class Asked:
         """The line of code that has called it."""
         return f"{line_of(self.code, self.offset)} in {self.code.co_name}"[:400]
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process has asked: the child of a fork leaves it to its parent, which goes on."""
+        return self.token.startswith(self.lock._session.driver.client_id)
+
     def undo(self, is_undone: bool = False) -> None:
         """Give back what does not reach the caller. In any thread; idempotent.
 
         `is_undone`: it was cancelled while it waited for an answer: the protocol has seen to what the server did.
         """
+        if not self.is_ours:
+            return
         lock, kept, turn, record = self.lock, self.kept, self.turn, self.record
         driver = lock._session.driver
         if record is not None and driver.take_back(record):
@@ -192,6 +199,7 @@ class AcquirableBase:
         """The protocol that acquires. `sent`: its first request was sent already, and to queue if `queued`; `turn`: as
         of `ByTurns.acquire`.
         """
+        self._stay(token)
         how = self._how
         listening = queued or (not sent and how.listens and self._session.driver.client.listening(self._key))
         return how.acquire(token, self._ttl_ms, timeout_s, listening, turn)  # type: ignore[no-any-return]
@@ -208,6 +216,11 @@ class AcquirableBase:
         return wait_in_line(turn, ask, self._give_back, timeout_s, self._ttl_ms)
 
     # Its steps.
+
+    def _stay(self, token: str) -> None:
+        """Raise in the child of a fork, whose parent goes on with this acquire."""
+        if not token.startswith(self._session.driver.client_id):
+            raise LeaseLost(self._name, "forked", self._label)
 
     def _held_by(self, me: int) -> Any:
         """The lease that this one holds already, where that may be acquired again; None if there is none."""
@@ -242,6 +255,7 @@ class AcquirableBase:
     def _granted(self, asked: Asked, got: LeaseRecord | Grant | None) -> Any:
         """The lease. No variable of a caller has it until it is returned: a kept traceback would keep it."""
         session = self._session
+        self._stay(asked.token)
         driver, record = session.driver, asked.record
         release_ask = None
         if got is not None:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from holdfast._core.agent.agent import Outcome, Sent
 from holdfast._core.agent.renewals import quietly
 from holdfast._core.effects import Protocol
+from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.standing import Standing
 from holdfast._core.tenure import SOON_MS, LocalWaiter
@@ -40,6 +41,8 @@ __all__ = ["Teller", "ThreadsFront", "has_ended"]
 
 R = TypeVar("R")
 
+#: What is told of requests of the parent's, in the child of a fork.
+_FORKED = "this process was forked meanwhile, and its parent goes on with the request"
 #: Where no thread could be started to tell of a loss, it is tried again after this, s.
 _AGAIN_S = 0.5
 
@@ -112,10 +115,10 @@ class ThreadsFront(Front):
             if not callable(protocol):
                 protocol.close()
             raise
-        bell = silent_bell()
+        bell, client = silent_bell(), self.client
         stop = partial(ring, bell)
         turns, idle = self.engine.turns, 0
-        operation = Operation(self.client, protocol, stop, give_back)
+        operation = Operation(client, protocol, stop, give_back)
         try:
             if cancel is not None:
                 cancel._watch(stop)
@@ -124,6 +127,8 @@ class ThreadsFront(Front):
                 if cancel is not None and cancel.is_set():
                     raise Cancelled
                 if not self.engine.wait(bell, SLICE_S):
+                    if self.client is not client:  # a signal handler has forked, and this is the child
+                        raise RequestFailed("closed", _FORKED, "", maybe_executed=True, transient=False)
                     turns, idle = self.look_after_engine(turns, idle)
                 if operation.chores:
                     operation.do_chores(self.engine.call)

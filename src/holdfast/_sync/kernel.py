@@ -84,7 +84,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         except BaseException as error:
             if not isinstance(error, RequestFailed):  # else the protocol has seen to that
                 asked.undo()
-            told = self._told(error, asked.report)
+            told = self._told(error, asked)
             if told is error:
                 raise
             raise told from None
@@ -180,18 +180,18 @@ class Acquirable(AcquirableBase, Generic[L]):
         sent = None if outcome is None else Sent(asked.asked_at, asked.behind, outcome)
         return driver.acquire(asked, self._asks[0] if self._asks else None, start, sent)
 
-    def _told(self, error: BaseException, report: Any) -> BaseException:
+    def _told(self, error: BaseException, asked: Asked) -> BaseException:
         """Return the exception that users see."""
         told = error
         if isinstance(error, NotAcked):
             error.name, error.label = self._name, self._label
         if isinstance(error, RequestFailed):
-            told = self._session.public(error)
+            told = self._session.public(error) if asked.is_ours else LeaseLost(self._name, "forked", self._label)
         elif type(error) is LeaseLost:
             told = LeaseLost(self._name, error.reason, self._label)
         elif isinstance(error, Cancelled):
             told = AcquireCancelled(self._name, self._label)
-        report.failed(told)
+        asked.report.failed(told)
         return told
 
     def _given_up(self, got: Busy, report: Any, timeout_s: float | None) -> AcquireTimeout:
