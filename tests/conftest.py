@@ -7,6 +7,7 @@ tests use names of their own (``unique_name``) and flush nothing. A test that hu
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import re
@@ -22,6 +23,7 @@ from typing import Any
 import hypothesis
 import pytest
 import redis
+import redis.utils
 
 from holdfast import embedded
 from testbed import leaks, servers
@@ -43,6 +45,8 @@ hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("random", deadline=None)
 hypothesis.settings.load_profile("random" if os.environ.get("HYPOTHESIS_RANDOM") else "same")
 
+# redis-py reads its version from its metadata for each connection: most of what making one takes.
+redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 gc.disable()  # until all is collected: nothing of it is garbage
 
