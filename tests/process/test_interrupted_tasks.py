@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dis
+import functools
 import gc
 import sys
 from types import CodeType, FrameType
@@ -141,14 +142,16 @@ async def _interrupted(locks: Any, kind: str, name: str, n: int) -> list[tuple[C
     return interruptions.places
 
 
+@functools.cache
+def _opnames(code: CodeType) -> dict[int, str]:
+    """Offset → name of the instruction there."""
+    return {one.offset: one.opname for one in dis.get_instructions(code)}
+
+
 def _is_first(code: CodeType, offset: int) -> bool:
     """True if it is the first step of the function, which looks for signals."""
-    resume = next(one.offset for one in dis.get_instructions(code) if one.opname == "RESUME")
+    resume = next(at for at, opname in _opnames(code).items() if opname == "RESUME")
     return offset <= resume + 2
-
-
-def _opname(code: CodeType, offset: int) -> str:
-    return next(one.opname for one in dis.get_instructions(code) if one.offset == offset)
 
 
 @pytest.mark.parametrize("kind", _KINDS)
@@ -165,7 +168,7 @@ def test_an_exception_between_a_grant_and_its_caller_leaves_nothing(kind: str, v
                 if len(places) <= n:
                     continue  # ran through: a task whose id is that of another one before takes a few bytecodes more
                 code, offset = places[n]
-                opname = _opname(code, offset)
+                opname = _opnames(code)[offset]
                 if (opname.startswith(_NO_SIGNAL) and not _is_first(code, offset)) or excused(Place(code, offset, 0)):
                     continue
                 if code.co_qualname == "Enterable.__aenter__" and opname in ("PRECALL", "CALL") and kind == "reentrant":
