@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -27,11 +28,16 @@ def modules(root: Path = ROOT) -> Iterator[tuple[str, Path, bool]]:
             yield ".".join(parts[:-1] if is_package else parts), path, is_package
 
 
-def imports(source: str, module: str, *, is_package: bool) -> Iterator[tuple[int, str]]:
+@functools.cache  # several tests look at the same files
+def imports(source: str, module: str, *, is_package: bool) -> list[tuple[int, str]]:
     """(line, dotted name) of everything that is imported, of ``from a import b``: ``a.b``.
 
     Also inside functions and under ``TYPE_CHECKING``, and ``import_module("…")`` of a name that is written out.
     """
+    return [*_imports(source, module, is_package)]
+
+
+def _imports(source: str, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             for name in node.names:
