@@ -117,10 +117,11 @@ def test_in_a_browser(tmp_path: Path) -> None:
     text, cells = whole_page()
     (tmp_path / "report.html").write_text(text)
     try:
-        opened = Browser((tmp_path / "report.html").as_uri())
+        opened = Browser()
     except Unusable as error:
         pytest.skip(str(error))
     with opened as browser:
+        browser.open((tmp_path / "report.html").as_uri())
         browser.until("document.readyState === 'complete' && document.querySelectorAll('td button').length > 0")
         assert browser.evaluate("document.querySelectorAll('td button').length") == len(cells)
         labels = browser.evaluate("[...document.querySelectorAll('td button')].map(b => b.ariaLabel)")

@@ -40,9 +40,9 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class Browser:
-    """One page in one browser; `evaluate` runs script in it, `press` types a key."""
+    """One page at a time in one browser; `evaluate` runs script in it, `press` types a key."""
 
-    def __init__(self, url: str, width: int = 1400, height: int = 900) -> None:
+    def __init__(self) -> None:
         program = chromium()
         assert program is not None
         self._profile = tempfile.mkdtemp(prefix="holdfast-browser-")
@@ -53,7 +53,7 @@ class Browser:
                 *(sys.executable, "-c", _LAUNCH, str(read_theirs), str(write_theirs), program),
                 *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-extensions"),
                 *("--disable-dev-shm-usage", "--disable-background-networking", "--remote-debugging-pipe"),
-                *(f"--window-size={width},{height}", f"--user-data-dir={self._profile}", "about:blank"),
+                *(f"--user-data-dir={self._profile}", "about:blank"),
             ],
             pass_fds=(read_theirs, write_theirs),
             stdin=subprocess.DEVNULL,
@@ -66,16 +66,24 @@ class Browser:
         self._buffer = b""
         self._number = 0
         self._session: str | None = None
+        self._context: str | None = None
         try:
-            try:
-                self._send("Browser.getVersion")
-            except (OSError, AssertionError) as error:
-                raise Unusable(f"{program} does not start here: {error}") from error
-            target = self._send("Target.createTarget", url=url)["targetId"]
-            self._session = self._send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        except BaseException:
+            self._send("Browser.getVersion")
+        except BaseException as error:
             self.close()
+            if isinstance(error, (OSError, AssertionError)):
+                raise Unusable(f"{program} does not start here: {error}") from error
             raise
+
+    def open(self, url: str, width: int = 1400, height: int = 900) -> None:
+        """Show that page, which knows nothing of the one before."""
+        self._session = None
+        if self._context is not None:
+            self._send("Target.disposeBrowserContext", browserContextId=self._context)
+        self._context = self._send("Target.createBrowserContext")["browserContextId"]
+        place = {"browserContextId": self._context, "width": width, "height": height}
+        target = self._send("Target.createTarget", url=url, **place)["targetId"]
+        self._session = self._send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
 
     def evaluate(self, script: str) -> Any:
         """The value of an expression in the page."""

@@ -18,25 +18,28 @@ ROWS = "[...document.querySelectorAll('#body [role=row]:not([hidden])')]"
 NAMES = f"{ROWS}.map(row => row.querySelector('.name').textContent)"
 
 
-@pytest.fixture
-def browse() -> Iterator[Callable[[str], Browser]]:
-    """`browse(address)`: a browser with that page."""
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
     if chromium() is None:
         pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
-    opened: list[Browser] = []
+    try:
+        browser = Browser()
+    except Unusable as error:
+        pytest.skip(str(error))
+    with browser:
+        yield browser
+
+
+@pytest.fixture
+def browse(browser: Browser) -> Callable[[str], Browser]:
+    """`browse(address)`: the browser with that page, and no other."""
 
     def start(address: str) -> Browser:
-        try:
-            opened.append(Browser(address))
-        except Unusable as error:
-            pytest.skip(str(error))
-        browser = opened[-1]
+        browser.open(address)
         browser.until("document.getElementById('state')?.dataset.state === 'live'")
         return browser
 
-    yield start
-    for browser in opened:
-        browser.close()
+    return start
 
 
 def test_it_follows_a_lock(
