@@ -317,14 +317,14 @@ def test_a_real_server_of_each_kind(server: embedded.Server) -> None:
     ],
 )
 def test_it_is_let_in_where_locks_are_and_told_what_they_are_told(
-    private_server: Callable[..., embedded.Server], scheme: str, more: str, status: int
+    valkey_server: embedded.Server, scheme: str, more: str, status: int
 ) -> None:
-    server = private_server(password="")
-    url = f"{scheme}127.0.0.1:{server.port}{more}"
+    url = f"{scheme}127.0.0.1:{valkey_server.port}{more}"
     done = holdfast("status", "--json", "name", url=url)
-    assert (done.returncode, examined(url)[0]) == (status, status)
-    report, of_doctor = json.loads(done.stdout), examined(url)[1]
+    status_of_doctor, of_doctor = examined(url)
+    assert (done.returncode, status_of_doctor) == (status, status)
     if status:
+        report = json.loads(done.stdout)
         assert of_doctor["error"]["kind"] == report["error"]["kind"]
         assert (
             report["error"]["message"]
