@@ -173,6 +173,11 @@ _LONG = (
     *("lab/", "tests/compat/test_peers_suites.py", "tests/rig/test_real_mutants.py", "tests/docs/test_start.py"),
     *("tests/process/test_handlers_at_every_bytecode.py", "tests/process/test_trio.py"),
 )
+#: Folders whose tests take one to three seconds each; all others are quick.
+_SLOW = tuple(
+    f"tests/{name}/"
+    for name in ("bench", "cli", "differential", "faults", "process", "rig", "simulation", "topologies", "web")
+)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -183,23 +188,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _spread(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Have all workers begin their parts with some of the long tests, between others, for two thirds of each part.
+    """Have each worker begin with its share of the slow tests, and some of the long ones between them.
 
-    At the end of the run, where they would come by themselves, they would compete with each other, and end alone.
+    At the end of the run, where long ones would come by themselves, they would compete with each other, and end alone.
+    What a worker has left over is taken by others, from its end: quick tests, which need no Cluster of their own.
     """
     long = [item for item in items if item.nodeid.startswith(_LONG)]
     others = [item for item in items if not item.nodeid.startswith(_LONG)]
+    slow = [item for item in others if item.nodeid.startswith(_SLOW)]
+    quick = [item for item in others if not item.nodeid.startswith(_SLOW)]
     found: list[pytest.Item] = []
     for worker in range(workers):
-        first, rest = (
-            long[worker::workers],
-            others[worker * len(others) // workers : (worker + 1) * len(others) // workers],
-        )
-        early = 2 * len(rest) // 3
+        first, then = long[worker::workers], _share(slow, worker, workers)
         for at, item in enumerate(first):
-            found += [item, *rest[at * early // len(first) : (at + 1) * early // len(first)]]
-        found += rest[early if first else 0 :]
+            found += [item, *_share(then, at, len(first))]
+        found += [*(() if first else then), *_share(quick, worker, workers)]
     return found
+
+
+def _share(items: list[pytest.Item], at: int, of: int) -> list[pytest.Item]:
+    return items[at * len(items) // of : (at + 1) * len(items) // of]
 
 
 def _wanted(items: list[pytest.Item]) -> list[pytest.Item]:
