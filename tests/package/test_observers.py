@@ -13,13 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grafana_foundation_sdk.cog.plugins
 import opentelemetry.trace
 import promql_parser
 import pytest
 import yaml
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models.dashboard import Dashboard
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader, Sum
 from opentelemetry.sdk.trace import TracerProvider
@@ -410,6 +407,11 @@ def lost_of(given: Any, kept: Any, path: str = "") -> set[str]:
 
 def as_grafana_reads(board: Any) -> Any:
     """By the types that Grafana Labs makes of Grafana's own schema: written again, with what they have no place for."""
+    # Imported here: it takes as long as all of our own package, and each test process imports each file.
+    import grafana_foundation_sdk.cog.plugins
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.models.dashboard import Dashboard
+
     grafana_foundation_sdk.cog.plugins.register_default_plugins()
     return json.loads(json.dumps(Dashboard.from_json(board), cls=JSONEncoder))
 
