@@ -55,7 +55,7 @@ def test_holders_that_share_it_have_their_own(valkey_server: embedded.Server, un
     with library.connect(url) as client:
         rwlock = client.rwlock(unique_name, note=NOTE)
         with rwlock.read(), client.semaphore(unique_name, 2, note="a permit"):
-            wait_for(lambda: f'"{NOTE}" ' in holdfast("status", unique_name, url=url).stdout.decode(), "it is shown")
+            wait_for(lambda: f", {NOTE!r})" in holdfast("status", unique_name, url=url).stdout.decode(), "it is shown")
 
 
 def test_what_is_no_line_is_wrong_usage(unique_name: str) -> None:

@@ -57,7 +57,8 @@ def test_a_held_lock_with_a_waiter(valkey_server: embedded.Server, unique_name: 
     since = datetime.fromisoformat(holder["since"])
     assert 0 <= (datetime.now(UTC) - since).total_seconds() < 60
     assert set(holder) == {
-        *("token", "holdfast", "host", "pid", "program", "note", "since", "remaining_s", "fencing_token"),
+        *("token", "holdfast", "host", "pid", "program", "client_since", "note", "since", "remaining_s"),
+        *("fencing_token", "gone"),
     }
     for fact in (socket.gethostname(), str(os.getpid()), str(lease.fencing_token), f"{since:%Y-%m-%d %H:%M:%S} UTC"):
         assert fact in said

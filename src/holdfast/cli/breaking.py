@@ -12,7 +12,7 @@ import holdfast
 from holdfast.cli import exits
 from holdfast.cli.options import Parser, add_report_options, duration
 from holdfast.cli.report import say
-from holdfast.cli.table import Answer, answered, holding
+from holdfast.cli.table import Answer, answered, person
 from holdfast.errors import quoted
 from holdfast.web.view import KINDS
 
@@ -146,4 +146,4 @@ def _none(name: str, came: holdfast.Broken | holdfast.Asked) -> Answer:
 def _facts(
     name: str, kind: str | None, holders: Sequence[holdfast.Holder], found: Sequence[holdfast.Holder] = ()
 ) -> dict[str, Any]:
-    return {"name": name, "kind": kind, "holders": [*map(holding, holders)], "found": [*map(holding, found)]}
+    return {"name": name, "kind": kind, "holders": [*map(person, holders)], "found": [*map(person, found)]}

@@ -45,17 +45,9 @@ def _fact(found: holdfast.Listed) -> dict[str, Any]:
         "kind": found.kind,
         "name": found.name,
         "held": found.held,
-        "holders": [
-            {
-                **person(holder),
-                "remaining_s": holder.remaining_s,
-                "since": holder.since and holder.since.isoformat(),
-                "gone": holder.gone,
-            }
-            for holder in found.holders
-        ],
+        "holders": [*map(person, found.holders)],
         "waiters": found.waiters,
-        "queue": [{**person(waiter), "age_s": waiter.age_s} for waiter in found.queue],
+        "queue": [*map(person, found.queue)],
         "fencing_token": found.fencing_token or None,
         "permits": found.permits or None,
         "odd": found.odd,

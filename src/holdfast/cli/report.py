@@ -6,10 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from datetime import datetime
+from typing import Any
 
 #: Version of the JSON envelope. Fields may be added without a new one; none change or go.
 JSON_VERSION = 1
@@ -39,11 +36,6 @@ def clean(text: object) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in known)
 
 
-def stamp(moment: datetime | None) -> str | None:
-    """Write a time for programs."""
-    return None if moment is None else moment.isoformat(timespec="milliseconds")
-
-
 def say(text: str) -> None:
     """One line on stderr, written at once, so that it does not mix with the command's output. Never fails."""
     with suppress(OSError):  # the reader is gone
@@ -55,9 +47,15 @@ def json_line(data: dict[str, Any]) -> str:
     import json
 
     ascii_only = (getattr(sys.stdout, "encoding", None) or "utf-8").lower() not in ("utf-8", "utf8")
-    text = json.dumps(data, ensure_ascii=ascii_only, default=str)
+    text = json.dumps(data, ensure_ascii=ascii_only, default=_time)
     # JSON itself is printable, so this changes strings only: C1 controls, DEL, bidi overrides, lone surrogates.
     return "".join(char if char.isprintable() else _escaped(char) for char in text) + "\n"
+
+
+def _time(moment: Any) -> str:
+    """Write a time, which is all that JSON does not know of what there is to tell."""
+    text: str = moment.isoformat(timespec="milliseconds")
+    return text
 
 
 def _escaped(char: str) -> str:

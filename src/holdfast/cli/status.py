@@ -11,7 +11,7 @@ from typing import Any
 import holdfast
 from holdfast.cli.asking import sharers
 from holdfast.cli.options import Parser, add_report_options
-from holdfast.cli.table import Answer, answered, holding, noted, span, waiters
+from holdfast.cli.table import Answer, answered, person, span, waiters
 
 _EPILOG = """\
 examples:
@@ -86,8 +86,8 @@ def _facts(seen: _Seen) -> dict[str, Any]:
         "name": main.name,
         "kind": main.kind,
         "held": bool(seen.lock.held or seen.semaphore.held),
-        "holder": None if seen.sharers else _person(seen.lock.holder),
-        "holders": [_person(each) for each in main.holders],
+        "holder": None if seen.sharers or seen.lock.holder is None else person(seen.lock.holder),
+        "holders": [*map(person, main.holders)],
         "sharers": seen.sharers,
         "waiters": main.waiters,
         "last_fencing_token": main.fencing_token or None,
@@ -99,16 +99,10 @@ def _facts(seen: _Seen) -> dict[str, Any]:
             "holders": slots.holders,
             "waiters": slots.waiters,
         },
-        "leader": _person(seen.election.holder),
+        "leader": seen.election.holder and person(seen.election.holder),
         "also": seen.also,
         "odd": [each.odd for each in (seen.lock, seen.semaphore, seen.election) if each.odd],
     }
-
-
-def _person(holder: holdfast.Holder | None) -> dict[str, Any] | None:
-    if holder is None:
-        return None
-    return {**holding(holder), "holdfast": holder.ours, "remaining_s": holder.remaining_s}
 
 
 def _lines(seen: _Seen) -> Iterator[tuple[str, str]]:
@@ -140,10 +134,7 @@ def _lines(seen: _Seen) -> Iterator[tuple[str, str]]:
 
 def _named(found: holdfast.Listed) -> Iterator[str]:
     """Yield a line for each of those that are named, and one for the others."""
-    for each in found.holders:
-        who = f"token {each.token}" if each.host is None else f"{each.host}, pid {each.pid} ({each.program})"
-        left = "no ttl" if each.remaining_s is None else f"{each.remaining_s:.1f} s left"
-        yield f"{noted(each, who)}, {left}"
+    yield from map(str, found.holders)
     if found.held > len(found.holders):
         yield f"and {found.held - len(found.holders)} more"
 

@@ -7,12 +7,13 @@ import unicodedata
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import holdfast
 from holdfast.cli import exits
 from holdfast.cli.options import client_options
-from holdfast.cli.report import answering, clean, emit_json, stamp
+from holdfast.cli.report import answering, clean, emit_json
 from holdfast.web.view import label
 
 #: No column is cut below this.
@@ -134,14 +135,11 @@ _CELLS: dict[str, Callable[[holdfast.Listed, holdfast.Holder | None], str | None
 
 
 def person(one: holdfast.Holder | holdfast.Waiter) -> dict[str, Any]:
-    """Return by which facts a program tells who it is."""
-    who = {"token": one.token, "host": one.host, "pid": one.pid, "program": one.program}
-    return {**who, "note": one.note} if hasattr(one, "note") else who
-
-
-def holding(holder: holdfast.Holder) -> dict[str, Any]:
-    """Return the same, since when it holds, and with which fencing token."""
-    return {**person(holder), "since": stamp(holder.since), "fencing_token": holder.fencing_token}
+    """Return what programs are told of it."""
+    facts = asdict(one)
+    if "ours" in facts:
+        facts["holdfast"] = facts.pop("ours")
+    return facts
 
 
 def noted(holder: holdfast.Holder, who: str) -> str:

@@ -79,5 +79,5 @@ def _print(change: holdfast.Change, options: argparse.Namespace) -> None:
 
 
 def _fact(change: holdfast.Change) -> dict[str, Any]:
-    facts = {**dataclasses.asdict(change), "at": change.at.isoformat(), "who": change.who and person(change.who)}
-    return {**facts, "fencing_token": change.fencing_token or None}
+    who = change.who and person(change.who)
+    return {**dataclasses.asdict(change), "who": who, "fencing_token": change.fencing_token or None}
