@@ -206,7 +206,7 @@ class WithSentinel(Replicated):
     def _start_sentinel(self) -> embedded.Server:
         executable = servers.executable("valkey")
         assert isinstance(executable, Path)
-        server = _SentinelServer(self.master, self.service, self._down_after_ms, executable=executable)
+        server = _SentinelServer(self.master, self.service, self._down_after_ms, executable)
         self.servers.append(server)
         self._close.callback(server.close)
         server.start()
@@ -253,8 +253,8 @@ class WithSentinel(Replicated):
 class _SentinelServer(embedded.Server):
     """valkey-server as a Sentinel: it rewrites its configuration, which is therefore a file."""
 
-    def __init__(self, master: embedded.Server, service: str, down_after_ms: int, **options: Any) -> None:
-        super().__init__(port=0, password="", **options)
+    def __init__(self, master: embedded.Server, service: str, down_after_ms: int, executable: Path) -> None:
+        super().__init__(0, "127.0.0.1", None, {}, executable, 30.0)
         self._down_after_ms = down_after_ms
         self._master = master
         self._service = service

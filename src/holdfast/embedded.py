@@ -120,14 +120,14 @@ def server(
 
     The server stops at the end of the `with` block, at `Server.close`, or with this process.
     """
-    made = Server(
-        port=port,
-        bind=bind,
-        password=password,
-        config=config,
-        executable=executable,
-        start_timeout=start_timeout,
-    )
+    if port is not None and (type(port) is not int or not 0 <= port <= 65535):
+        raise ConfigurationError("port", port, "a TCP port is 1 … 65535, 0 for any free one, or None for none")
+    if not start_timeout > 0:
+        raise ConfigurationError("start_timeout", start_timeout, "seconds, more than 0")
+    if password is None and port is not None:
+        password = token_urlsafe(24)
+    program = Path(executable) if executable is not None else valkey_executable()
+    made = Server(port, bind, password or None, dict(config or {}), program, start_timeout)
     try:
         made.start()
     except BaseException:
@@ -148,27 +148,19 @@ class Server:
 
     def __init__(
         self,
-        *,
-        port: int | None = None,
-        bind: str = "127.0.0.1",
-        password: str | None = None,
-        config: Mapping[str, ConfigValue] | None = None,
-        executable: str | os.PathLike[str] | None = None,
-        start_timeout: float = 30.0,
+        port: int | None,
+        host: str,
+        password: str | None,
+        config: dict[str, ConfigValue],
+        executable: Path,
+        start_timeout_s: float,
     ) -> None:
-        if port is not None and (type(port) is not int or not 0 <= port <= 65535):
-            raise ConfigurationError("port", port, "a TCP port is 1 … 65535, 0 for any free one, or None for none")
-        if not start_timeout > 0:
-            raise ConfigurationError("start_timeout", start_timeout, "seconds, more than 0")
-        self.host = bind
-        if password is None and port is not None:
-            password = token_urlsafe(24)
-        self.password: str | None = password or None
-        self.executable = Path(executable) if executable is not None else valkey_executable()
+        self.host, self.password, self.executable = host, password, executable
         self._port_wanted = port
-        self._port = port or 0
-        self._config = dict(config or {})
-        self._start_timeout_s = start_timeout
+        #: TCP port of the server, which stays the same after a restart; 0 without a port.
+        self.port = port or 0
+        self._config = config
+        self._start_timeout_s = start_timeout_s
         self.directory = _private_directory()
         self._owned = _Owned(self.directory)
         self._end = weakref.finalize(self, self._owned.end)  # also at interpreter exit
@@ -176,15 +168,10 @@ class Server:
     def __repr__(self) -> str:
         process = self._owned.process
         state = f"pid {process.pid}" if process is not None else "not running"
-        where = self.unix_path if self._port_wanted is None else f"{self.host}:{self._port}"
+        where = self.unix_path if self._port_wanted is None else f"{self.host}:{self.port}"
         return f"<holdfast.embedded.Server {where} {state}>"
 
     # ---- where it is ----
-
-    @property
-    def port(self) -> int:
-        """TCP port of the server, which stays the same after a restart; 0 without a port."""
-        return self._port
 
     @property
     def url(self) -> str:
@@ -192,7 +179,7 @@ class Server:
         if self._port_wanted is None:
             return self.unix_url
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"redis://{self._credentials}{host}:{self._port}/0"
+        return f"redis://{self._credentials}{host}:{self.port}/0"
 
     @property
     def unix_path(self) -> Path:
@@ -235,9 +222,9 @@ class Server:
         if not self.directory.is_dir():
             raise ServerStartError("this server was closed: make a new one")
         for attempt in range(_START_TRIES):
-            if self._port == 0 and self._port_wanted is not None:
+            if self.port == 0 and self._port_wanted is not None:
                 most = _HIGHEST_CLUSTER_PORT if self._config.get("cluster-enabled") == "yes" else 65535
-                self._port = self._owned.reserve(self.host, most)
+                self.port = self._owned.reserve(self.host, most)
             try:
                 self.unix_path.unlink(missing_ok=True)
                 self._owned.launch(self._arguments())
@@ -248,7 +235,7 @@ class Server:
                 port_taken = "in use" in str(error).lower()
                 if self._port_wanted != 0 or not port_taken or attempt == _START_TRIES - 1:
                     raise
-                self._port = 0
+                self.port = 0
 
     def stop(self) -> None:
         """Stop the server with SIGTERM, which saves its data if configured. Does nothing if it has ended."""
@@ -301,7 +288,7 @@ class Server:
     def _arguments(self) -> list[str]:
         directives: dict[str, ConfigValue] = {
             "bind": self.host,
-            "port": self._port,
+            "port": self.port,
             "unixsocket": str(self.unix_path),
             "unixsocketperm": "700",
             "dir": str(self.directory),
