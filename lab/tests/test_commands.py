@@ -91,18 +91,14 @@ def test_a_small_report(tmp_path: Path) -> None:
     err = io.StringIO()
     target = tmp_path / "r.html"
     assert (
-        commands.report(
-            str(target), schemes=["redlock"], faults=["none", "late-release"], clients=["processes"], err=err
-        )
+        commands.report(str(target), schemes=["redlock"], faults=["none", "late-release"], clients="processes", err=err)
         == 0
     )
     assert "redlock late-release" in target.read_text()
     assert "2/2" in err.getvalue()
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
     assert (
-        commands.report(
-            str(target), schemes=["redlock"], faults=["none", "late-release"], clients=["processes"], err=err
-        )
+        commands.report(str(target), schemes=["redlock"], faults=["none", "late-release"], clients="processes", err=err)
         == 0
     )
     assert "2 of 2 cells have not changed" in err.getvalue(), "only what has changed is played again"

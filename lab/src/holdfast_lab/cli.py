@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from holdfast.cli import exits
 from holdfast.cli.options import Parser
@@ -59,8 +60,8 @@ def main(words: list[str]) -> int:
 
 def _list(words: list[str]) -> int:
     parser = Parser("lab list", description="Every scheme and every fault.")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    return commands.list_all(parser.parse_args(words).json)
+    _add(parser, "as_json")
+    return commands.list_all(**vars(parser.parse_args(words)))
 
 
 def _run(words: list[str]) -> int:
@@ -71,41 +72,25 @@ def _run(words: list[str]) -> int:
     )
     parser.add_argument("scheme", metavar="SCHEME")
     parser.add_argument("fault", metavar="FAULT", nargs="?", help="required, except for `run all`")
+    _add(parser, "as_json", help="verdict and whole history, for programs; with `run all` the verdicts alone")
     parser.add_argument(
-        "--json", action="store_true", help="verdict and whole history, for programs; with `run all` the verdicts alone"
+        "--all", dest="all_runs", action="store_true", help="every variant of the fault, not only the worst"
     )
-    parser.add_argument("--all", action="store_true", help="every variant of the fault, not only the worst")
     parser.add_argument(
         "-o", "--output", help=f"with `run all`: the page to write (default: {_PAGE}; of one fault: none)"
     )
-    _add_width(parser)
-    _add_times(parser)
-    _add_clients(parser)
+    _add(parser, "width", "times", "clients")
     given = parser.parse_args(words)
+    shared = {"clients": given.clients, "times": given.times, "as_json": given.as_json}
     if given.scheme == "all":
-        clients = _clients(given.clients)
         if given.fault is None or given.output is not None:
-            return commands.report(
-                given.output or _PAGE,
-                faults=[given.fault] if given.fault else [],
-                clients=clients,
-                times=given.times,
-                as_json=given.json,
-            )
-        return commands.run_fault(given.fault, clients=clients, times=given.times, as_json=given.json)
+            return commands.report(given.output or _PAGE, faults=[given.fault] if given.fault else [], **shared)
+        return commands.run_fault(given.fault, **shared)
     if given.fault is None:
         parser.error("the following arguments are required: FAULT")
     if given.output is not None:
         parser.error("-o goes with `run all`")
-    return commands.run(
-        given.scheme,
-        given.fault,
-        as_json=given.json,
-        all_runs=given.all,
-        times=given.times,
-        clients=given.clients or PROCESSES,
-        width=given.width,
-    )
+    return commands.run(given.scheme, given.fault, all_runs=given.all_runs, width=given.width, **shared)
 
 
 def _report(words: list[str]) -> int:
@@ -115,72 +100,36 @@ def _report(words: list[str]) -> int:
         "A page that is there already is brought up to date: only what has changed is played again.",
     )
     parser.add_argument("-o", "--output", default=_PAGE, help=f"the page to write (default: {_PAGE})")
-    parser.add_argument("--scheme", action="append", default=[], help="only this one; may be repeated")
-    parser.add_argument("--fault", action="append", default=[], help="only this one; may be repeated")
+    for name in ("scheme", "fault"):
+        parser.add_argument(
+            f"--{name}",
+            dest=f"{name}s",
+            metavar=name.upper(),
+            action="append",
+            default=[],
+            help="only this one; may be repeated",
+        )
     parser.add_argument("--force", action="store_true", help="also what has not changed since the page was written")
-    _add_jobs(parser)
-    _add_times(parser)
-    _add_clients(parser)
-    given = parser.parse_args(words)
-    return commands.report(
-        given.output,
-        schemes=given.scheme,
-        faults=given.fault,
-        clients=_clients(given.clients),
-        jobs=given.jobs,
-        times=given.times,
-        force=given.force,
-    )
+    _add(parser, "jobs", "times", "clients")
+    return commands.report(**vars(parser.parse_args(words)))
 
 
 def _torture(words: list[str]) -> int:
     parser = Parser("lab torture", description="Your own lock, under every fault that applies.", epilog=_TORTURE)
-    parser.add_argument("factory", metavar="MODULE:FACTORY")
-    parser.add_argument("--json", action="store_true", help="for programs; with --show, with the histories")
+    parser.add_argument("spec", metavar="MODULE:FACTORY")
+    _add(parser, "as_json", help="for programs; with --show, with the histories")
     parser.add_argument("--show", action="store_true", help="add the timelines of what is not safe")
     parser.add_argument("-o", "--output", help="write the page of this row as well")
     parser.add_argument("--servers", type=_at_least(1), default=1, help="for a lock over several servers")
-    _add_width(parser)
-    _add_jobs(parser)
-    _add_times(parser)
-    _add_clients(parser)
-    given = parser.parse_args(words)
-    return commands.torture(
-        given.factory,
-        as_json=given.json,
-        show=given.show,
-        output=given.output,
-        width=given.width,
-        jobs=given.jobs,
-        times=given.times,
-        clients=_clients(given.clients),
-        servers=given.servers,
-    )
+    _add(parser, "width", "jobs", "times", "clients")
+    return commands.torture(**vars(parser.parse_args(words)))
 
 
-def _add_width(parser: Parser) -> None:
-    parser.add_argument("--width", type=_at_least(_WIDTH_MIN), help="columns to use (default: the terminal's)")
-
-
-def _add_jobs(parser: Parser) -> None:
-    parser.add_argument("--jobs", type=_at_least(1), help="cells at a time (default: four for a CPU)")
-
-
-def _add_times(parser: Parser) -> None:
-    parser.add_argument(
-        "--times", type=_at_least(1), default=1, help="play each cell that often; a verdict that changes is said"
-    )
-
-
-def _add_clients(parser: Parser) -> None:
-    text = (
-        "what the clients are: processes, or threads of one process (default: both; for `run SCHEME FAULT` processes)"
-    )
-    parser.add_argument("--clients", choices=(PROCESSES, THREADS), help=text)
-
-
-def _clients(given: str | None) -> list[str]:
-    return [PROCESSES, THREADS] if given is None else [given]
+def _add(parser: Parser, *names: str, **more: str) -> None:
+    """Add options that several commands have, by the names of their arguments."""
+    for name in names:
+        word = "--json" if name == "as_json" else f"--{name}"
+        parser.add_argument(word, dest=name, **{**_OPTIONS[name], **more})
 
 
 def _at_least(least: int) -> Callable[[str], int]:
@@ -192,4 +141,15 @@ def _at_least(least: int) -> Callable[[str], int]:
     return number
 
 
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "as_json": {"action": "store_true", "help": "print JSON"},
+    "width": {"type": _at_least(_WIDTH_MIN), "help": "columns to use (default: the terminal's)"},
+    "jobs": {"type": _at_least(1), "help": "cells at a time (default: four for a CPU)"},
+    "times": {"type": _at_least(1), "default": 1, "help": "play each cell that often; a verdict that changes is said"},
+    "clients": {
+        "choices": (PROCESSES, THREADS),
+        "help": "what the clients are: processes, or threads of one process "
+        "(default: both; for `run SCHEME FAULT` processes)",
+    },
+}
 _COMMANDS = {"list": _list, "run": _run, "report": _report, "torture": _torture}

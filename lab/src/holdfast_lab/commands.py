@@ -78,6 +78,11 @@ def list_all(as_json: bool = False, out: TextIO | None = None) -> int:
     return SAFE
 
 
+def _kinds(clients: str | None) -> tuple[str, ...]:
+    """Return the kinds of clients to play with: those, or both."""
+    return (PROCESSES, THREADS) if clients is None else (clients,)
+
+
 def _status(cell: Cell) -> int:
     if cell.verdict == NOT_RUN:
         return NOT_PLAYED
@@ -91,14 +96,14 @@ def run(
     as_json: bool = False,
     all_runs: bool = False,
     times: int = 1,
-    clients: str = PROCESSES,
+    clients: str | None = None,
     width: int | None = None,
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> int:
     """One scheme under one fault, with its timeline. Raises UnknownName."""
     out, err = out or sys.stdout, err or sys.stderr
-    entry, what = runs.find_entry(scheme).of(clients), runs.find_fault(fault)
+    entry, what = runs.find_entry(scheme).of(clients or PROCESSES), runs.find_fault(fault)
     if entry.servers > 1 and what.applies_to(entry) and not as_json:
         err.write(f"{entry.name} needs {entry.servers} servers: starting them\n")
     cell = runs.play(entry, what, times=times)
@@ -145,7 +150,7 @@ def report(
     *,
     schemes: Sequence[str] = (),
     faults: Sequence[str] = (),
-    clients: Sequence[str] = (PROCESSES, THREADS),
+    clients: str | None = None,
     jobs: int | None = None,
     times: int = 1,
     force: bool = False,
@@ -168,7 +173,7 @@ def report(
         err.write(f"{target} is no page of the lab, and is left as it is: name another one (-o)\n")
         return USAGE
     err.write(f"the page will be {target}\n")
-    chosen = [(entry, fault) for entry, fault in runs.pairs(entries, clients) if fault in wanted]
+    chosen = [(entry, fault) for entry, fault in runs.pairs(entries, _kinds(clients)) if fault in wanted]
     marks = {cell_name(e.name, f.name, e.clients): f"{fingerprint(e, f)} {times}" for e, f in chosen}
     known = {} if force else before or {}
     cells = {name: known[name] for name, mark in marks.items() if name in known and known[name].get("of") == mark}
@@ -221,7 +226,7 @@ def _said(cell: Mapping[str, Any], name: str) -> dict[str, Any]:
 def run_fault(
     fault: str,
     *,
-    clients: Sequence[str] = (PROCESSES, THREADS),
+    clients: str | None = None,
     times: int = 1,
     as_json: bool = False,
     out: TextIO | None = None,
@@ -230,7 +235,7 @@ def run_fault(
     """Every scheme under one fault, a line for each. Raises UnknownName."""
     out, err = out or sys.stdout, err or sys.stderr
     what = runs.find_fault(fault)
-    chosen = [(entry, found) for entry, found in runs.pairs(clients=clients) if found is what]
+    chosen = [(entry, found) for entry, found in runs.pairs(clients=_kinds(clients)) if found is what]
     order = [cell_name(entry.name, found.name, entry.clients) for entry, found in chosen]
     cells = sorted(runs.play_many(chosen, _Progress(err), times=times), key=lambda cell: order.index(cell.name))
     if as_json:
@@ -256,7 +261,7 @@ def torture(
     width: int | None = None,
     jobs: int | None = None,
     times: int = 1,
-    clients: Sequence[str] = (PROCESSES, THREADS),
+    clients: str | None = None,
     servers: int = 1,
     out: TextIO | None = None,
     err: TextIO | None = None,
@@ -268,7 +273,7 @@ def torture(
         sys.path.insert(0, here)
     load_factory(spec)
     entry = entry_for_factory(spec, servers)
-    chosen, path = runs.pairs([entry], clients), [folder for folder in sys.path if folder]
+    chosen, path = runs.pairs([entry], _kinds(clients)), [folder for folder in sys.path if folder]
     first = [(e, f) for e, f in chosen if f.name == "none"]
     cells = runs.play_many(first, _Progress(err), jobs, path=path)
     broken = {cell.clients for cell in cells if cell.verdict not in _WORKS}
