@@ -13,11 +13,41 @@ from dataclasses import dataclass, field
 from holdfast_lab.history import LAB, Event, History
 from holdfast_lab.verdicts import SAFE, Verdict
 
-__all__ = ["Row", "Story", "tell"]
+__all__ = ["OF_CLIENT", "Row", "Story", "tell"]
 
 
 #: Random values: their beginning tells them apart.
 _LONG_HEX = re.compile(r"\b(?=\d*[a-f])([0-9a-f]{6})[0-9a-f]{5,}(?::\S*)?(?:…\S*)?")
+
+
+#: By the kind of an event of a client: how it stands from then on (None: as before), and what is said of it.
+OF_CLIENT: dict[str, tuple[str | None, str]] = {
+    "asks": ("waiting", "asks (ttl {ttl_ms} ms)"),
+    "entered": ("inside", "ENTERS"),
+    "left": ("out", "leaves"),
+    "lost": ("out", "knows: LOST"),
+    "killed": ("dead", "KILLED"),
+    "ended": ("dead", "ENDS"),
+    "gave up": ("out", "gives up"),
+    "skipped": ("out", "ends its loop, skips the body"),
+    "stopped": ("stopped", "STOPPED"),
+    "continued": ("out", "goes on"),
+    "continued inside": ("inside", "goes on"),
+    "read": (None, "reads {value}"),
+    "wrote": (None, "writes {value}"),
+    "wrote with a fence": (None, "writes {value} (fence {fence})"),
+    "refused to write": (None, "write {value} REFUSED (fence {fence})"),
+    "failed": (None, "release fails: {error}"),
+    "failed to acquire": ("out", "acquire fails: {error}"),
+    "others": (None, "holds {held} locks of other names"),
+    "check failed": (None, "check fails: {error}"),
+    "clock": (None, "clock {offset_s:+g} s"),
+    "looked": (None, "looks: holds"),
+    "conflict": (None, "EXEC said nil: again"),
+    "interrupted": (None, "IS INTERRUPTED"),
+    "hangs": (None, "still waits for a connection"),
+    "releases": (None, "gives back"),
+}
 
 
 @dataclass(slots=True)
@@ -113,71 +143,28 @@ class _Teller:
 
     def _of_client(self, event: Event) -> str:
         lane, kind = event.lane, event.kind
-        if kind == "asks":
-            self._states[lane] = "waiting"
-            return f"asks (ttl {event.get('ttl_ms')} ms)"
-        if kind == "entered":
-            self._states[lane] = "inside"
+        if kind == "continued" and lane in self._inside:
+            kind = "continued inside"
+        elif kind == "killed" and self._history.threads:
+            kind = "ended"
+        elif kind == "wrote" and event.get("fence") is not None:
+            kind = "wrote with a fence" if event.get("accepted", True) else "refused to write"
+        elif kind == "failed" and event.get("doing") == "acquire":
+            kind = "failed to acquire"
+        state, text = OF_CLIENT.get(kind, (None, kind))
+        if state is not None:
+            self._states[lane] = state
+        if state == "inside":
             self._inside.add(lane)
-            return "ENTERS"
-        if kind == "left":
-            self._out(lane)
-            return "leaves"
-        if kind == "lost":
-            self._out(lane)
-            return "knows: LOST"
-        if kind == "killed":
-            self._out(lane, "dead")
-            return "ENDS" if self._history.threads else "KILLED"
-        if kind == "gave up":
-            self._out(lane)
-            return "gives up"
-        if kind == "skipped":
-            self._out(lane)
-            return "ends its loop, skips the body"
-        if kind == "stopped":
-            self._states[lane] = "stopped"
-            return "STOPPED"
-        if kind == "continued":
-            self._states[lane] = "inside" if lane in self._inside else "out"
-            return "goes on"
-        if kind == "read":
-            return f"reads {event.get('value')}"
-        if kind == "wrote":
-            value, fence = event.get("value"), _tail(event.get("fence"))
-            if not event.get("accepted", True):
-                return f"write {value} REFUSED (fence {fence})"
-            return f"writes {value} (fence {fence})" if event.get("fence") is not None else f"writes {value}"
-        if kind == "failed":
-            if event.get("doing") == "acquire":
-                self._out(lane)
-                return f"acquire fails: {event.get('error')}"
-            return f"release fails: {event.get('error')}"
-        if kind == "others":
-            return f"holds {event.get('held')} locks of other names"
-        if kind == "check failed":
-            return f"check fails: {event.get('error')}"
-        if kind == "clock":
-            return f"clock {event.get('offset_s'):+g} s"
-        if kind == "looked":
-            return "looks: holds"
-        if kind == "conflict":
-            return "EXEC said nil: again"
-        if kind == "interrupted":
-            return "IS INTERRUPTED"
-        if kind == "hangs":
-            return "still waits for a connection"
-        return {"releases": "gives back"}.get(kind, kind)
+        elif state in ("out", "dead"):
+            self._inside.discard(lane)
+        return text.format_map({**event.data, "fence": _tail(event.get("fence"))})
 
     def _short(self, text: str) -> str:
         """With the lock's own key, which is everywhere, as KEY."""
         for key in self._history.lock_keys:
             text = text.replace(key, "KEY").replace(_middle(key), "KEY")
         return _LONG_HEX.sub(r"\1…", text)
-
-    def _out(self, lane: str, state: str = "out") -> None:
-        self._states[lane] = state
-        self._inside.discard(lane)
 
 
 def _middle(key: str) -> str:
