@@ -15,7 +15,6 @@ from typing import Any, TypeAlias, TypeVar
 import hiredis
 
 from holdfast_lab.effects import Command, Effect, Now, Random, RequestFailed, Sleep
-from holdfast_lab.resp import pack
 
 __all__ = ["Address", "BlockingDriver"]
 
@@ -29,7 +28,8 @@ class _Connection:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.reader = hiredis.Reader()
         #: Sent in front of the first command, so that this costs no round trip of its own.
-        self._first = pack("AUTH", password) if password else b""
+        words: tuple[Any, ...] = ("AUTH", password)
+        self._first = hiredis.pack_command(words) if password else b""
 
     def ask(self, args: Sequence[Any], request_timeout_s: float) -> Any:
         deadline = time.monotonic() + request_timeout_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Frames", "Push", "Refusal", "pack", "short", "show"]
+__all__ = ["Frames", "Push", "Refusal", "short", "show"]
 
 
 class Refusal(str):
@@ -81,15 +81,6 @@ class Frames:
                 values.append(value)
             return values, at
         return line.split(), at  # an inline command
-
-
-def pack(*args: str | bytes | int) -> bytes:
-    """A command as clients send it."""
-    parts = [f"*{len(args)}\r\n".encode()]
-    for arg in args:
-        data = arg if isinstance(arg, bytes) else str(arg).encode()
-        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(parts)
 
 
 def show(value: Any, most: int = 40) -> str:

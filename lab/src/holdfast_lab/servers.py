@@ -16,8 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import hiredis
+
 from holdfast import embedded
-from holdfast_lab.resp import Frames, Refusal, pack
+from holdfast_lab.resp import Frames, Refusal
 
 __all__ = ["Clock", "ClockShop", "LabServer", "no_compiler"]
 
@@ -276,10 +278,10 @@ class LabServer:
             raise OSError(f"{self.name} said {frame[1]}")
         return frame[1]
 
-    async def _answer_to(self, *words: str | int) -> tuple[bytes, Any]:
+    async def _answer_to(self, *words: Any) -> tuple[bytes, Any]:
         assert self._streams is not None
         reader, writer = self._streams
-        writer.write(pack(*words))
+        writer.write(hiredis.pack_command(words))
         while (frame := self._frames.next()) is None:
             data = await reader.read(65536)
             if not data:
