@@ -136,5 +136,5 @@ def test_clocks_apart() -> None:
 
 
 def test_the_same_seed_is_the_same_history() -> None:
-    first, second = (simulate(schemes.Redlock, 7, longest_s=0.2).to_json() for _ in range(2))
+    first, second = (simulate(schemes.Redlock, 7, longest_s=0.2).as_json() for _ in range(2))
     assert first == second

@@ -510,10 +510,3 @@ def test_the_worst_comes_first() -> None:
 def test_every_kind_has_a_sign_of_its_own(kind: str) -> None:
     assert MARKS[kind]
     assert len(set(MARKS.values())) == len(MARKS)
-
-
-def test_a_history_survives_json() -> None:
-    bad = waiting(5000, -1)
-    again = History.from_json(bad.to_json())
-    assert again.as_json() == bad.as_json()
-    assert kinds(again) == ["blocked forever"]

@@ -36,7 +36,6 @@ the lab's lane
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -127,16 +126,3 @@ class History:
             "servers": self.servers,
             "events": [event.as_json() for event in self.events],
         }
-
-    def to_json(self) -> str:
-        return json.dumps(self.as_json(), ensure_ascii=False, default=str)
-
-    @classmethod
-    def from_json(cls, text: str) -> History:
-        found = json.loads(text)
-        events = []
-        for raw in found.pop("events"):
-            particulars = {k: v for k, v in raw.items() if k not in ("at_ns", "lane", "kind")}
-            events.append(Event(raw["at_ns"], raw["lane"], raw["kind"], particulars))
-        found["lock_keys"] = tuple(found["lock_keys"])
-        return cls(**found, events=events)
