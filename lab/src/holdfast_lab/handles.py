@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import holdfast
@@ -28,20 +29,27 @@ __all__ = ["ENTRIES", "PROCESSES", "THREADS", "Entry", "entry_for_factory"]
 PROCESSES, THREADS = "processes", "threads"
 
 
-class _SchemeHandle(Handle):
+class _Driven(Handle):
+    """One whose steps are effects."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._driver = setup.driver()
+
+    def close(self) -> None:
+        self._driver.close()
+
+
+class _SchemeHandle(_Driven):
     def __init__(self, kind: type[schemes.Scheme], setup: Setup) -> None:
+        super().__init__(setup)
         self._scheme = kind(setup.name, setup.ttl_ms)
         self.pause_s = kind.PAUSE_S
-        self._driver = setup.driver()
 
     def try_acquire(self) -> bool:
         return self._driver.run(self._scheme.try_lock())
 
     def release(self) -> None:
         self._driver.run(self._scheme.unlock())
-
-    def close(self) -> None:
-        self._driver.close()
 
 
 class _SharedObject:
@@ -100,11 +108,11 @@ class _Target:
         self.id = identity
 
 
-class _ObjectHandle(Handle):
+class _ObjectHandle(_Driven):
     def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         self._locks = schemes.ObjectLocks(setup.ttl_ms)
         self._target = _Target(setup.name)
-        self._driver = setup.driver()
 
     def try_acquire(self) -> bool:
         return self._driver.run(self._locks.try_lock(self._target))
@@ -112,19 +120,16 @@ class _ObjectHandle(Handle):
     def release(self) -> None:
         self._driver.run(self._locks.unlock(self._target))
 
-    def close(self) -> None:
-        self._driver.close()
 
-
-class WatchHandle(Handle):
+class WatchHandle(_Driven):
     """Acquiring is to begin (WATCH and read), releasing to commit, again and again until it went through.
 
     The counter that the others keep elsewhere is the watched key itself.
     """
 
     def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         self._watch = schemes.Watch(f"counter:{setup.name}")
-        self._driver = setup.driver()
         self.base = 0
 
     def try_acquire(self) -> bool:
@@ -136,9 +141,6 @@ class WatchHandle(Handle):
 
     def release(self) -> None:
         self._driver.run(self._watch.abandon())
-
-    def close(self) -> None:
-        self._driver.close()
 
 
 class _HoldfastHandle(Handle):
@@ -175,14 +177,13 @@ class _HoldfastHandle(Handle):
         self._client.close()
 
 
-class _RedisPyHandle(Handle):
-    """`redis.Redis(...).lock()` with its defaults, the client's retries included."""
+class _LibraryHandle(Handle):
+    """A library's lock, on a client of redis-py with its defaults, the client's retries included."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, make: Callable[[Any, Setup], Any], setup: Setup) -> None:
         import redis
 
-        client = redis.Redis.from_url(setup.url, socket_timeout=1)
-        self._lock: Any = client.lock(setup.name, timeout=setup.ttl_ms / 1000)
+        self._lock = make(redis.Redis.from_url(setup.url, socket_timeout=1), setup)
 
     def try_acquire(self) -> bool:
         return bool(self._lock.acquire(blocking=False))
@@ -191,21 +192,14 @@ class _RedisPyHandle(Handle):
         self._lock.release()
 
 
-class _PythonRedisLockHandle(Handle):
-    """`redis_lock.Lock` of python-redis-lock, without automatic renewal (its default)."""
+def _of_redis_py(client: Any, setup: Setup) -> Any:
+    return client.lock(setup.name, timeout=setup.ttl_ms / 1000)
 
-    def __init__(self, setup: Setup) -> None:
-        import redis
 
-        client = redis.Redis.from_url(setup.url, socket_timeout=1)
-        library = importlib.import_module("redis_lock")
-        self._lock: Any = library.Lock(client, setup.name, expire=max(1, -(-setup.ttl_ms // 1000)))
-
-    def try_acquire(self) -> bool:
-        return bool(self._lock.acquire(blocking=False))
-
-    def release(self) -> None:
-        self._lock.release()
+def _of_python_redis_lock(client: Any, setup: Setup) -> Any:
+    """Make one without automatic renewal, which is the default."""
+    library = importlib.import_module("redis_lock")
+    return library.Lock(client, setup.name, expire=max(1, -(-setup.ttl_ms // 1000)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +282,13 @@ ENTRIES: dict[str, Entry] = {
             _ObjectHandle,
             lock_key=lambda name: f"lock:{_Target.__module__}.{_Target.__qualname__}:{name}",
         ),
-        Entry("redis-py", _RedisPyHandle, lock_key=lambda name: name, needs="redis"),
-        Entry("python-redis-lock", _PythonRedisLockHandle, lock_key=lambda name: f"lock:{name}", needs="redis_lock"),
+        Entry("redis-py", partial(_LibraryHandle, _of_redis_py), lock_key=lambda name: name, needs="redis"),
+        Entry(
+            "python-redis-lock",
+            partial(_LibraryHandle, _of_python_redis_lock),
+            lock_key=lambda name: f"lock:{name}",
+            needs="redis_lock",
+        ),
         Entry(
             "holdfast",
             lambda setup: _HoldfastHandle(holdfast.connect(setup.url), setup),
