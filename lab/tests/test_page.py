@@ -51,7 +51,7 @@ def whole_page() -> tuple[str, list[Cell]]:
     cells = [played(e.name, f.name, overlap=f.name == "failover") for e, f in runs.pairs(clients=[PROCESSES])]
     cells[0] = Cell(cells[0].scheme, cells[0].fault, not_run="no compiler here")
     data = {f"{cell.scheme} {cell.fault}": cell_data(cell, "mark") for cell in cells}
-    return page(data, list(ENTRIES), list(FAULTS), len(cells), 1.0), cells
+    return page(data, list(ENTRIES.values()), list(FAULTS), len(cells), 1.0), cells
 
 
 def data_of(text: str) -> dict[str, Any]:

@@ -185,7 +185,7 @@ def report(
     for cell in runs.play_many(due, _Progress(err), jobs, times=times):
         cells[cell.name] = cell_data(cell, marks[cell.name] if cell.verdict != NOT_RUN else "")
     took_s = time.monotonic() - began
-    _write(target, page(cells, [e.name for e in entries], [f.name for f in wanted], len(due), took_s))
+    _write(target, page(cells, entries, [f.name for f in wanted], len(due), took_s))
     unsafe = sum(cell["verdict"] not in (SAFE_KIND, NOT_RUN) for cell in cells.values())
     err.write(f"{len(due)} cells in {took_s:.0f} s; {unsafe} of {len(cells)} not safe: {target}\n")
     for name, cell in cells.items():
@@ -287,7 +287,7 @@ def torture(
     if output is not None:
         data = {cell.name: cell_data(cell) for cell in cells}
         took_s, faults = sum(cell.seconds for cell in cells), list(dict.fromkeys(cell.fault for cell in cells))
-        _write(Path(output), page(data, [entry.name], faults, len(cells), took_s))
+        _write(Path(output), page(data, [entry], faults, len(cells), took_s))
         err.write(f"the page is {Path(output).absolute()}\n")
     if as_json:
         _write_json([cell.as_json(events=show) for cell in cells], out, lock=spec, works=not broken)

@@ -16,7 +16,7 @@ from typing import Any
 
 import holdfast
 from holdfast_lab.faults import FAULTS
-from holdfast_lab.handles import ENTRIES
+from holdfast_lab.handles import Entry
 from holdfast_lab.runs import NOT_RUN, Cell, Run
 from holdfast_lab.story import tell
 from holdfast_lab.texts import expected, phrases, sources, text_of
@@ -31,7 +31,7 @@ _DATA = re.compile(r'<script id="data" type="application/json">(.*?)</script>', 
 _LETTERS = {"out": "o", "waiting": "w", "inside": "i", "stopped": "s", "dead": "d"}
 
 
-def page(cells: Mapping[str, Any], schemes: Sequence[str], faults: Sequence[str], played: int, seconds: float) -> str:
+def page(cells: Mapping[str, Any], schemes: Sequence[Entry], faults: Sequence[str], played: int, seconds: float) -> str:
     """The whole page.
 
     Args:
@@ -49,7 +49,7 @@ def page(cells: Mapping[str, Any], schemes: Sequence[str], faults: Sequence[str]
         },
         "marks": MARKS,
         "meanings": {kind: text_of("kind", kind) for kind in MARKS},
-        "schemes": [{"name": name, **_scheme_text(name), "sources": sources(name)} for name in schemes],
+        "schemes": [{"name": entry.name, **entry.text, "sources": sources(entry.name)} for entry in schemes],
         "faults": [{"name": name, **FAULTS[name].text} for name in faults],
         "phrases": phrases(),
         "cells": cells,
@@ -68,12 +68,6 @@ def read_cells(target: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return cells if isinstance(cells, dict) else None
-
-
-def _scheme_text(name: str) -> dict[str, str]:
-    if name in ENTRIES:
-        return ENTRIES[name].text
-    return {"idea": f"A lock made by {name}.", "idea_zh": f"由 {name} 构造的锁。"}
 
 
 def cell_data(cell: Cell, fingerprint: str = "") -> dict[str, Any]:
