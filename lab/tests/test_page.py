@@ -66,8 +66,8 @@ def test_the_page_has_everything_and_needs_nothing() -> None:
     data = data_of(text)
     assert {f"{cell.scheme} {cell.fault}" for cell in cells} == data["cells"].keys()
     assert len(cells) == len(data["cells"]) > 200
-    assert data["cells"]["setnx failover"]["theory"][0] == "exclusion violated"
-    assert data["cells"]["setnx failover"]["runs"][0]["findings"][0][2].startswith("从 50 ms 到 70 ms")
+    assert data["cells"]["setnx failover"]["theory"] == "exclusion violated"
+    assert data["cells"]["setnx failover"]["runs"][0]["findings"][0]["zh"].startswith("从 50 ms 到 70 ms")
     without_namespaces = text.replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?://|src=|<link|@import|\burl\((?!#)", without_namespaces)
     assert "</script><b>" not in text

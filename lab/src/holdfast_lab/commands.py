@@ -19,7 +19,7 @@ from holdfast_lab.adapter import load_factory
 from holdfast_lab.faults import FAULTS
 from holdfast_lab.fingerprints import fingerprint
 from holdfast_lab.handles import ENTRIES, PROCESSES, THREADS, entry_for_factory
-from holdfast_lab.report import cell_data, page, read_cells
+from holdfast_lab.report import cell_data, page, read_cells, without_page
 from holdfast_lab.runs import DEPENDS, NOT_RUN, Cell, cell_name
 from holdfast_lab.texts import sources
 from holdfast_lab.timeline import BY_TIMING, cell_text
@@ -190,37 +190,10 @@ def report(
     err.write(f"{len(due)} cells in {took_s:.0f} s; {unsafe} of {len(cells)} not safe: {target}\n")
     for name, cell in cells.items():
         if cell["agrees"] is False:
-            err.write(f"not what theory says ({cell['theory'][0]}): {name}: {cell['verdict']} {dict(cell['shares'])}\n")
+            err.write(f"not what theory says ({cell['theory']}): {name}: {cell['verdict']} {cell['shares']}\n")
     if as_json:
-        _write_json([_said(cell, name) for name, cell in cells.items()], sys.stdout)
+        _write_json([*map(without_page, cells.values())], sys.stdout)
     return SAFE
-
-
-def _said(cell: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A cell of the page as JSON, without its histories: `lab run SCHEME FAULT --json` has those."""
-    scheme, fault, clients = (*name.split(" "), PROCESSES)[:3]
-    return {
-        "scheme": scheme,
-        "fault": fault,
-        "clients": clients,
-        "verdict": cell["verdict"],
-        "safe": cell["verdict"] == SAFE_KIND,
-        "shares": dict(cell["shares"]),
-        "findings": cell["kinds"],
-        "theory": cell["theory"] and cell["theory"][0],
-        "why": cell["theory"] and cell["theory"][1],
-        "agrees": cell["agrees"],
-        "by_timing": cell.get("byTiming", False),
-        "not_run": cell["notRun"],
-        "runs": [
-            {
-                "variant": run["variant"],
-                "verdict": run["verdict"],
-                "findings": [{"kind": kind, "sentence": sentence} for kind, sentence, _ in run["findings"]],
-            }
-            for run in cell["runs"]
-        ],
-    }
 
 
 def run_fault(

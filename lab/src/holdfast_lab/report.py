@@ -17,18 +17,21 @@ from typing import Any
 import holdfast
 from holdfast_lab.faults import FAULTS
 from holdfast_lab.handles import Entry
-from holdfast_lab.runs import NOT_RUN, Cell, Run
+from holdfast_lab.runs import Cell, Run
 from holdfast_lab.story import tell
 from holdfast_lab.texts import expected, phrases, sources, text_of
 from holdfast_lab.verdicts import MARKS
 
-__all__ = ["cell_data", "page", "read_cells"]
+__all__ = ["cell_data", "page", "read_cells", "without_page"]
 
 _FRAME = Path(__file__).with_name("page.html")
 _PLACE = "/*DATA*/"
 _DATA = re.compile(r'<script id="data" type="application/json">(.*?)</script>', re.DOTALL)
 #: One letter for each state of a client, to keep the page small.
 _LETTERS = {"out": "o", "waiting": "w", "inside": "i", "stopped": "s", "dead": "d"}
+
+#: What draws a run.
+_DRAWN = ("clients", "servers", "key", "rows")
 
 
 def page(cells: Mapping[str, Any], schemes: Sequence[Entry], faults: Sequence[str], played: int, seconds: float) -> str:
@@ -71,21 +74,22 @@ def read_cells(target: Path) -> dict[str, Any] | None:
 
 
 def cell_data(cell: Cell, fingerprint: str = "") -> dict[str, Any]:
-    """The part of a cell that the page needs."""
-    worst_run = cell.worst_run
-    said = expected(cell.scheme, cell.fault, cell.clients) if cell.verdict != NOT_RUN else None
+    """Return what programs are told of a cell, and what the page needs besides."""
+    worst_run, said = cell.worst_run, expected(cell.scheme, cell.fault, cell.clients)
     return {
+        **cell.as_json(events=False),
         "of": fingerprint,
-        "verdict": cell.verdict,
-        "shares": list(cell.shares.items()),
-        "kinds": cell.kinds,
-        "notRun": cell.not_run,
-        "agrees": cell.agrees,
-        "byTiming": cell.by_timing,
-        "theory": [said.verdict, said.why, said.zh, said.others] if said is not None else None,
+        "zh": said and said.zh,
+        "others": said and said.others,
         "worst": cell.runs.index(worst_run) if worst_run is not None else 0,
         "runs": [_run(run) for run in cell.runs],
     }
+
+
+def without_page(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what programs are told, of that."""
+    told = {key: value for key, value in cell.items() if key not in ("of", "zh", "others", "worst")}
+    return {**told, "runs": [{key: run[key] for key in run if key not in _DRAWN} for run in cell["runs"]]}
 
 
 def _run(run: Run) -> dict[str, Any]:
@@ -97,9 +101,8 @@ def _run(run: Run) -> dict[str, Any]:
         cells = [[lanes.index(lane), text] for lane, text in row.cells.items() if lane in lanes]
         rows.append([round(row.at_ms, 1), states, cells, *([list(row.note)] if row.note else [])])
     return {
+        **run.as_json(events=False),
         "variant": run.variant if run.take == 1 else f"{run.variant} (take {run.take})".strip(),
-        "verdict": run.verdict,
-        "findings": [[verdict.kind, verdict.sentence, verdict.zh] for verdict in run.verdicts],
         "clients": story.clients,
         "servers": story.servers,
         "key": run.history.lock_keys[0] if run.history.lock_keys else "",

@@ -80,6 +80,7 @@ class Verdict:
         return {
             "kind": self.kind,
             "sentence": self.sentence,
+            "zh": self.zh,
             "at_ms": round((self.at_ns - start_ns) / 1e6, 1),
             "who": list(self.who),
         }
