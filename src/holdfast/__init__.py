@@ -9,12 +9,11 @@ with locks.lock("orders:42", ttl=30) as lease:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from holdfast._runtime.lazily import lazily as _lazily
 
-TYPE_CHECKING = False  # that of typing, which takes longer to import than all of this
 if TYPE_CHECKING:
-    from typing import Any
-
     from holdfast._api.breaking import Asked, Broken
     from holdfast._api.changes import Change
     from holdfast._api.deadlocks import Deadlock, DeadlockParty
