@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from holdfast_lab.bodies import CannotRun, Forks, LockFailed
 from holdfast_lab.faults import FAULTS, Fault
@@ -303,18 +303,12 @@ class Lab:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-R = TypeVar("R")
 Progress: TypeAlias = Callable[[int, int, Cell], None]
 
 
 def play(entry: Entry, fault: Fault, path: Iterable[str] = (), times: int = 1) -> Cell:
     """Play one cell from ordinary code."""
-
-    async def one() -> Cell:
-        async with Lab(path) as lab:
-            return await lab.cell(entry, fault, times)
-
-    return _to_the_end(one())
+    return play_many([(entry, fault)], path=path, times=times)[0]
 
 
 def play_many(
@@ -338,11 +332,11 @@ def play_many(
     return _to_the_end(all_of_them())
 
 
-def _to_the_end(work: Coroutine[Any, Any, R]) -> R:
+def _to_the_end(work: Coroutine[Any, Any, list[Cell]]) -> list[Cell]:
     """Run it; Ctrl-C, SIGTERM and SIGHUP end it in an orderly way, so that no server is left behind."""
     told: list[signal.Signals] = []
 
-    async def watched() -> R:
+    async def watched() -> list[Cell]:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
 
