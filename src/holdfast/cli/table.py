@@ -101,7 +101,9 @@ def hold_s(found: holdfast.Listed) -> float | None:
 
 
 def _held_by(found: holdfast.Listed, holder: holdfast.Holder | None) -> str:
-    who = "-" if holder is None else noted(holder, named(holder))
+    who = "-" if holder is None else named(holder)
+    if holder is not None and holder.note is not None:
+        who = f'"{clean(holder.note)}" {who}'
     if holder is not None and holder.gone:
         who = f"its client has gone: {who}"
     if found.held > 1:
@@ -140,11 +142,6 @@ def person(one: holdfast.Holder | holdfast.Waiter) -> dict[str, Any]:
     if "ours" in facts:
         facts["holdfast"] = facts.pop("ours")
     return facts
-
-
-def noted(holder: holdfast.Holder, who: str) -> str:
-    """Put its note before the name of a holder."""
-    return who if holder.note is None else f'"{clean(holder.note)}" {who}'
 
 
 def named(one: holdfast.Holder | holdfast.Waiter) -> str:
