@@ -117,7 +117,7 @@ class SharedLock(Sessions[_Shared]):
         belief = lock.ledger.granted(process, record, kind, ordered=False)
         self.fences(lock, belief)
         # A reader that waits to be the writer does not look after its own reading.
-        record.on_loss = lambda _: self.gone(lock, belief)
+        record.on_loss = (lambda _: self.gone(lock, belief),)
         process.watch(record)
         return belief
 

@@ -97,7 +97,8 @@ def test_a_timeout_without_end_waits(api: Api, locks: Any, unique_name: str, val
     assert other.lost.wait(value) is True
     assert not loss.done(), "a released lease is not lost"
     hold = lease._record
-    api.call(hold.on_loss, "taken") if isinstance(api, AsyncioApi) else hold.on_loss("taken")
+    (told,) = hold.on_loss
+    api.call(told, "taken") if isinstance(api, AsyncioApi) else told("taken")
     assert loss.result(30) is True
 
 

@@ -853,8 +853,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a loss that a late answer shows is not told",
         HOLD,
-        'if self.on_loss is not None:\n            self.on_loss("taken")',
-        "if False:\n            pass",
+        'for listener in self.on_loss:\n            listener("taken")',
+        "pass",
     ),
     Mutant(
         "a release whose first answer got lost is taken for a loss",

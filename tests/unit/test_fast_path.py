@@ -122,7 +122,7 @@ def held_lease() -> tuple[LeaseRecord, list[str]]:
     """A lease that was released without waiting, and what its holder is told."""
     told: list[str] = []
     hold = TURN.make_record("a", Grant(7, 100.0))
-    hold.on_loss = told.append
+    hold.on_loss = (told.append,)
     assert hold.mark_released()
     return hold, told
 

@@ -158,7 +158,7 @@ def test_an_answer_after_the_deadline_changes_nothing(ttl_ms: int, sent_at: floa
     schedule = Schedule()
     hold = hold_of(ttl_ms, sent_at)
     told: list[str] = []
-    hold.on_loss = told.append
+    hold.on_loss = (told.append,)
     at = renewal_at(schedule, hold, 0.0)
     end = hold.deadline
     assert not schedule.answered(hold, True, ttl_ms, at, end + late_s, 0.5)

@@ -103,8 +103,7 @@ class Condition(Enterable[Lease]):
             # sync-drop
             again.blocks = record.blocks
             lease._record = again
-            if record.on_loss is not None:
-                again.on_loss = record.on_loss  # `lost` was asked for just now
+            again.on_loss += record.on_loss  # `lost` may have been asked for just now
             again.on_want = record.on_want
             driver.watch(again)
             if hook.observer is not None:
@@ -112,9 +111,7 @@ class Condition(Enterable[Lease]):
             return acquisition.notified
         except NotHeld:
             session.disown(lease)
-            record.mark_taken()
-            if record.on_loss is not None:
-                record.on_loss("taken")
+            record.lose_late()
             raise lease._ended("wait()") from None
         except BaseException:
             if not record.half_released() and again is None:

@@ -81,7 +81,7 @@ class LeaseRecord:
 
     `deadline`: until when it may be trusted; None: as its ttl says. `short_s`: of one that begins with less than that.
     `asks`: how it is extended and released; None: as the class says when that is wanted. `renews`: the background
-    extends it. `on_loss` is called once, with the reason, by what finds the loss.
+    extends it. Each of `on_loss` is called once, with the reason, by what finds the loss.
     """
 
     # No `__getattr__` here or in a subclass: with it, Python reads each of these fields three times slower.
@@ -128,8 +128,7 @@ class LeaseRecord:
     repeats = False  # its release was interrupted, and is asked for twice
     stray = False  # a request for it went unanswered, as in `Grant`
     proved_until = float("inf")
-    on_loss: Callable[[str], None] | None = None
-    on_suspect: Callable[[], None] | None = None
+    on_loss: tuple[Callable[[str], None], ...] = ()
     #: As `Acquisition.places`; who asks for it, and why; and what is called when it is asked for first.
     places: tuple[LockKeys, ...] = ()
     wanted_by: str | None = None
@@ -253,8 +252,8 @@ class LeaseRecord:
             self.reason = reason
             self.state = LeaseState.LOST
             self._report_loss(reason)
-            if self.on_loss is not None:
-                self.on_loss(reason)
+            for listener in self.on_loss:
+                listener(reason)
 
     def _report_loss(self, reason: str) -> None:
         report, self.report = self.report, SILENT  # once
@@ -290,8 +289,8 @@ class LeaseRecord:
         if self.repeats:
             return
         self.mark_taken()
-        if self.on_loss is not None:
-            self.on_loss("taken")
+        for listener in self.on_loss:
+            listener("taken")
 
     def stop_renewing(self) -> None:
         self.renews = False
@@ -404,22 +403,11 @@ class LeaseRecord:
         if self.state is _HELD:
             self._become(_SUSPECT)
             self.report.suspect(self)
-            if self.on_suspect is not None:
-                self.on_suspect()
 
 
 def tell(record: LeaseRecord, listener: Callable[[str], None]) -> None:
     """Let it be told of a loss, too."""
-    earlier = record.on_loss
-    if earlier is None:
-        record.on_loss = listener
-        return
-
-    def both(reason: str) -> None:
-        earlier(reason)
-        listener(reason)
-
-    record.on_loss = both
+    record.on_loss += (listener,)
 
 
 async def note_for(places: Sequence[LockKeys], token: str, *, or_raise: bool = False) -> str | None:

@@ -98,8 +98,7 @@ class Condition(Enterable[Lease]):
             again = lock._record(token, got)
             again.report, again.lease, again.home = record.report, record.lease, record.home
             lease._record = again
-            if record.on_loss is not None:
-                again.on_loss = record.on_loss  # `lost` was asked for just now
+            again.on_loss += record.on_loss  # `lost` may have been asked for just now
             again.on_want = record.on_want
             driver.watch(again)
             if hook.observer is not None:
@@ -107,9 +106,7 @@ class Condition(Enterable[Lease]):
             return acquisition.notified
         except NotHeld:
             session.disown(lease)
-            record.mark_taken()
-            if record.on_loss is not None:
-                record.on_loss("taken")
+            record.lose_late()
             raise lease._ended("wait()") from None
         except BaseException:
             if not record.half_released() and again is None:
