@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from holdfast._api.client_info import who_we_are
-from holdfast._api.holder import Described, Holder, holder_of
+from holdfast._api.holder import Holder
 from holdfast._api.looking import described
 from holdfast._api.options import Duration, timeout_of
-from holdfast._api.overview import kind_of
+from holdfast._api.overview import Listed, listed
 from holdfast._api.session import SessionBase
 from holdfast._core.breaking import FORCED, GONE, Held, held_by, holders, take_away, want
 from holdfast._core.kinds import ALONE, LISTED, LISTED_AS
@@ -66,13 +65,15 @@ async def breaking(
 ) -> Broken:
     """See `Client.break_`."""
     text, grace_s = _said(reason), timeout_of(grace, "grace") or 0.0
-    found = await _find(session, name, kind, holder)
-    if not found.held:
-        return Broken(name, found.kind, found=found.holders())
-    became = await take_away(found.held, text, grace_s, session.settings)
-    ends = {each.token: end for each, end in zip(found.held, became, strict=True) if end != GONE}
+    seen, held = await _find(session, name, kind, holder)
+    if seen is None:
+        return Broken(name, None)
+    if not held:
+        return Broken(name, seen.kind, found=seen.holders)
+    became = await take_away(held, text, grace_s, session.settings)
+    ends = {each.token: end for each, end in zip(held, became, strict=True) if end != GONE}
     forced = [token for token, end in ends.items() if end == FORCED]
-    return Broken(name, found.kind, found.holders([*ends]), found.holders(forced))
+    return Broken(name, seen.kind, _named(seen, ends), _named(seen, forced))
 
 
 async def asking(
@@ -80,40 +81,23 @@ async def asking(
 ) -> Asked:
     """See `Client.ask`."""
     text = _said(reason)
-    found = await _find(session, name, kind, holder)
-    if not found.held:
-        return Asked(name, found.kind, found=found.holders())
+    seen, held = await _find(session, name, kind, holder)
+    if seen is None:
+        return Asked(name, None)
+    if not held:
+        return Asked(name, seen.kind, found=seen.holders)
     told: dict[int, list[str]] = {0: [], 1: [], 2: []}
-    for each in found.held:
+    for each in held:
         told[await want(each, text, session.settings)].append(each.token)
-    return Asked(name, found.kind, found.holders(told[2]), found.holders(told[1]))
+    return Asked(name, seen.kind, _named(seen, told[2]), _named(seen, told[1]))
 
 
-class _Found(NamedTuple):
-    """The leases under a name: which of its holders are meant, and what their clients say of themselves."""
-
-    seen: Entry | None
-    held: list[Held]
-    described: Described
-
-    @property
-    def kind(self) -> str | None:
-        return None if self.seen is None else kind_of(self.seen)
-
-    def holders(self, tokens: Sequence[str] | None = None) -> tuple[Holder, ...]:
-        """Return the holders with these tokens; None: all."""
-        seen = self.seen
-        if seen is None:
-            return ()
-        fence = seen.fence if seen.kind in ALONE else 0
-        return tuple(
-            holder_of(token, remaining_ms, fence, *self.described[token])
-            for token, remaining_ms in seen.holders
-            if tokens is None or token in tokens
-        )
+def _named(seen: Listed, tokens: Collection[str]) -> tuple[Holder, ...]:
+    return tuple(each for each in seen.holders if each.token in tokens)
 
 
-async def _find(session: SessionBase, name: str, kind: str | None, holder: object) -> _Found:
+async def _find(session: SessionBase, name: str, kind: str | None, holder: object) -> tuple[Listed | None, list[Held]]:
+    """Look at what is held under that name, and which of its leases are meant."""
     if holder is not None and (isinstance(holder, bool) or not isinstance(holder, (Holder, str, int))):
         raise ConfigurationError("holder", holder, "a Holder, a token, a fencing token, or None")
     found = await holders(session.namespace, name, _kinds_of(kind), session.settings)
@@ -123,9 +107,10 @@ async def _find(session: SessionBase, name: str, kind: str | None, holder: objec
     if len(kinds) > 1:
         allowed = f"one of {', '.join(sorted(kinds))}: {quoted(name)} is held as each of these"
         raise ConfigurationError("kind", None, allowed)
-    shown = held[0][0] if held else found[0] if found else None
-    told = await described(session, [] if shown is None else [shown])
-    return _Found(shown, [each for _, each in held], told)
+    if not found:
+        return None, []
+    shown = held[0][0] if held else found[0]
+    return listed(shown, await described(session, [shown])), [each for _, each in held]
 
 
 def _kinds_of(kind: object) -> tuple[str, ...]:
