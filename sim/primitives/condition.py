@@ -101,9 +101,8 @@ class Condition(Locks):
             ttl_ms,
             process.settings,
             world.options.sync,
-            record.stray,
         )
-        turn.renews = rng.random() < 0.8
+        turn.renews, turn.stray_holder = rng.random() < 0.8, record.stray
         timeout_s = None if rng.random() < world.options.patient else 0.001 + rng.random() * 4 * world.options.work_s
         record.mark_released()
         process.unwatch(record)

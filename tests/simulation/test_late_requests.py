@@ -392,9 +392,8 @@ async def a_condition(story: Story, notified: bool = False) -> None:
     await world.extend(before, LONGER_MS)
     cond = condition_key(KEYS, "changed")
     token = world.token()
-    acquisition = ConditionAcquisition(
-        KEYS, cond, before.token, token, TTL_MS, world.settings, stray_holder=before.stray
-    )
+    acquisition = ConditionAcquisition(KEYS, cond, before.token, token, TTL_MS, world.settings)
+    acquisition.stray_holder = before.stray
     assert before.mark_released()
     world.schedule.remove(before)
     if notified:
@@ -433,9 +432,8 @@ async def a_condition_that_was_left(story: Story) -> None:
     before = await lock(story)
     token = world.token()
     cond = condition_key(KEYS, "changed")
-    acquisition = ConditionAcquisition(
-        KEYS, cond, before.token, token, TTL_MS, world.settings, stray_holder=before.stray
-    )
+    acquisition = ConditionAcquisition(KEYS, cond, before.token, token, TTL_MS, world.settings)
+    acquisition.stray_holder = before.stray
     assert before.mark_released()
     world.schedule.remove(before)
     story.ended.append(token)

@@ -77,11 +77,10 @@ class Condition(Enterable[Lease]):
         lease = self._lease("wait()")
         lock, record, driver = self._lock, lease._record, lease._driver
         session = self._session
-        settings = session.settings
         token = session.new_token(f"{lock._noted}{session.me()}") + lock._ending
-        acquisition = condition.ConditionAcquisition(
-            lock._keys, self._key, record.token, token, record.ttl_ms, settings, lock._how.sync, record.stray
-        )
+        how = (record.ttl_ms, session.settings, lock._how.sync)
+        acquisition = condition.ConditionAcquisition(lock._keys, self._key, record.token, token, *how)
+        acquisition.stray_holder = record.stray
         if record.tenure is not None:
             acquisition.block = record.tenure.block
         acquisition.renews = lock._options.renew

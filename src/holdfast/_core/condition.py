@@ -11,10 +11,11 @@ one script looks where it is and does what is next, so that asking again is alwa
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast._core.effects import Call, Reply
 from holdfast._core.keys import LockKeys, part_of_key
 from holdfast._core.kinds import CONDITION
-from holdfast._core.replicas import Sync
 from holdfast._core.retry import outlast
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Args, request_timeout_for
@@ -31,28 +32,18 @@ def condition_key(keys: LockKeys, name: str) -> str:
 class ConditionAcquisition(Acquisition):
     """The turn of a waiter to hold the lock again. `notified`: whether a notification brought it.
 
-    `stray_holder`: a request for the lease before may still be carried out, as in `Grant`. `block`: of its tenure, if
-    it stood on one.
+    `how`: as of `Acquisition`. `stray_holder`: a request for the lease before may still be carried out, as in `Grant`.
+    `block`: of its tenure, if it stood on one.
     """
 
     __slots__ = ("block", "holder", "leaving", "notified", "stray_holder")
 
     kind = CONDITION
 
-    def __init__(
-        self,
-        keys: LockKeys,
-        cond: str,
-        holder: str,
-        token: str,
-        ttl_ms: int,
-        settings: Settings = DEFAULT,
-        sync: Sync = None,
-        stray_holder: bool = False,
-    ) -> None:
-        super().__init__(keys, token, ttl_ms, settings, sync)
+    def __init__(self, keys: LockKeys, cond: str, holder: str, token: str, ttl_ms: int, *how: Any) -> None:
+        super().__init__(keys, token, ttl_ms, *how)
         self.all_keys = (*keys.all, cond)
-        self.stray_holder = stray_holder
+        self.stray_holder = False
         self.block: tuple[int, ...] = ()
         self.holder = holder
         self.leaving = False

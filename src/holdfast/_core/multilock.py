@@ -20,8 +20,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, slot_of, tag_of
 from holdfast._core.kinds import MULTILOCK
 from holdfast._core.record import RENEWAL, LeaseRecord, Order
-from holdfast._core.replicas import NotAcked, Replicas, Sync, judge
-from holdfast._core.settings import DEFAULT, Settings
+from holdfast._core.replicas import NotAcked, Replicas, judge
 from holdfast._core.validity import deadline
 from holdfast._core.waiting import Acquisition, Args, Busy, Grant, request_timeout_for, wait_for
 from holdfast.errors import LeaseLost
@@ -44,7 +43,7 @@ def group(all_keys: Sequence[LockKeys], together: bool) -> list[list[LockKeys]]:
 
 
 class MultiAcquisition(Acquisition):
-    """The turn to hold all locks of one slot."""
+    """The turn to hold all locks of one slot. `how`: as of `Acquisition`."""
 
     __slots__ = ("earlier", "fence", "locks")
 
@@ -53,15 +52,8 @@ class MultiAcquisition(Acquisition):
     #: It is for the first that was busy.
     pushed_whole = False
 
-    def __init__(
-        self,
-        locks: Sequence[LockKeys],
-        token: str,
-        ttl_ms: int,
-        settings: Settings = DEFAULT,
-        sync: Sync = None,
-    ) -> None:
-        super().__init__(locks[0], token, ttl_ms, settings, sync)
+    def __init__(self, locks: Sequence[LockKeys], token: str, ttl_ms: int, *how: Any) -> None:
+        super().__init__(locks[0], token, ttl_ms, *how)
         self.locks = tuple(locks)
         self.all_keys = tuple(key for keys in locks for key in keys.all)
         #: Of a later slot: what is held of the earlier ones, and extended while this one is waited for.
@@ -169,7 +161,7 @@ class SeveralTurns(MultiAcquisition):
 
 
 def turn_for(all_keys: Sequence[LockKeys], together: bool, token: str, ttl_ms: int, *how: Any) -> MultiAcquisition:
-    """Make the turn to hold all of them. `how`: as of `Acquisition`."""
+    """Make the turn to hold all of them."""
     groups = group(all_keys, together)
     return (
         MultiAcquisition(groups[0], token, ttl_ms, *how)

@@ -10,10 +10,11 @@ while they suffice for it; a request for more than is free holds up later ones, 
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast._core.effects import Call
 from holdfast._core.keys import LockKeys
 from holdfast._core.kinds import SEMAPHORE
-from holdfast._core.replicas import Sync
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import Acquisition, Args
 from holdfast.errors import DeclarationMismatch, TooManyPermits
@@ -29,16 +30,8 @@ class SemaphoreAcquisition(Acquisition):
 
     kind = SEMAPHORE
 
-    def __init__(
-        self,
-        keys: LockKeys,
-        token: str,
-        ttl_ms: int,
-        declared: int,
-        settings: Settings = DEFAULT,
-        sync: Sync = None,
-    ) -> None:
-        super().__init__(keys, token, ttl_ms, settings, sync)
+    def __init__(self, keys: LockKeys, token: str, ttl_ms: int, declared: int, *how: Any) -> None:
+        super().__init__(keys, token, ttl_ms, *how)
         self.declared = declared
 
     @property
