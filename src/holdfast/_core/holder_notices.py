@@ -14,6 +14,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Hashable, Iterable
 
+from holdfast._core.agent.renewals import quietly
 from holdfast._core.effects import Listen, Protocol, Sleep, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, broken_by, note_for
@@ -172,7 +173,4 @@ class HolderNotices:
         until = driver.now() + _TOLD_S
         while not driver.has_told(record) and driver.now() < until:
             await Sleep(_TOLD_LOOK_S)
-        try:
-            await record.release()
-        except RequestFailed:
-            pass  # who breaks it does so
+        await quietly(record)  # else who breaks it does so
