@@ -146,8 +146,7 @@ class Deadlocks(Primitive):
     def detector(self, process: Process) -> Detector:
         made = self.detectors.get(process.id)
         if made is None:
-            key = "holdfast:client:{}".format
-            made = self.detectors[process.id] = Detector("holdfast", True, process.settings, lambda: 1, key)
+            made = self.detectors[process.id] = Detector("holdfast", True, process.settings, lambda: 1)
         return made
 
     def token(self, process: Process, owner: str) -> str:

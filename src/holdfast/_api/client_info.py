@@ -13,10 +13,6 @@ from holdfast._core.tokens import client_of, is_ours
 CLIENT_INFO_MS = 86_400_000
 
 
-def client_key(namespace: str | None, client_id: str) -> str:
-    return f"{namespace or 'holdfast'}:client:{client_id}"
-
-
 def lease_note_key(namespace: str | None, token: str) -> str:
     return f"{namespace or 'holdfast'}:note:{token}"
 

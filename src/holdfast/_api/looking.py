@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from holdfast._api.client_info import client_id_of, client_key, lease_note_key
+from holdfast._api.client_info import client_id_of, lease_note_key
 from holdfast._api.holder import Described, Holder, Told, holder_of
 from holdfast._api.session import SessionBase
 from holdfast._core.describe import PATIENCE_S, look_up
 from holdfast._core.failure import RequestFailed
+from holdfast._core.keys import client_key
 from holdfast._core.kinds import ALONE, LISTED, LISTED_AS
 from holdfast._core.overview import NAMES_MAX, Entry, Walk, counts_of, look_at
 from holdfast._core.telling import Seen

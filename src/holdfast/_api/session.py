@@ -14,14 +14,14 @@ from functools import partial
 from typing import Any, Literal, NoReturn
 
 from holdfast._api.acquirable import Asked
-from holdfast._api.client_info import CLIENT_INFO_MS, client_key, introduction
+from holdfast._api.client_info import CLIENT_INFO_MS, introduction
 from holdfast._api.endpoints import Members
 from holdfast._api.options import Options
 from holdfast._core.by_turns import ByTurns
 from holdfast._core.describe import introduce
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.failure import RequestFailed
-from holdfast._core.keys import lock_keys
+from holdfast._core.keys import client_key, lock_keys
 from holdfast._core.kinds import LEASED
 from holdfast._core.noting import Witness
 from holdfast._core.plain import Scripts
@@ -137,8 +137,7 @@ class SessionBase:
         if self._detector is None and self.namespace is not None:
             with importing:
                 from holdfast._core.detecting import Detector
-            key = partial(client_key, self.namespace)
-            self._detector = Detector(self.namespace, not self.moves, self.settings, self.masters, key)
+            self._detector = Detector(self.namespace, not self.moves, self.settings, self.masters)
         return self._detector
 
     def replicas_for(self, sync_replicas: int | Literal["all"] | None) -> Replicas | None:

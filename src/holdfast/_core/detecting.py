@@ -20,7 +20,7 @@ from holdfast._core.deadlocks import Edges, Party, Step, circle_of, circles, com
 from holdfast._core.describe import look_up
 from holdfast._core.effects import AwaitWake, Call, Command, Reply, Sleep, Spawn, Wake, driver
 from holdfast._core.failure import RequestFailed
-from holdfast._core.keys import LockKeys, inbox_prefix, lock_keys
+from holdfast._core.keys import LockKeys, client_key, inbox_prefix, lock_keys
 from holdfast._core.kinds import LEASED, LISTED_AS
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.noting import Witness, note_key, note_parts
@@ -78,19 +78,11 @@ class _Waiter(NamedTuple):
 class Detector:
     """Looks for deadlocks, for all waiters of one client. `together`: names of one call need not share a slot."""
 
-    def __init__(
-        self,
-        namespace: str,
-        together: bool,
-        settings: Settings,
-        masters: Callable[[], int],
-        client_key: Callable[[str], str],
-    ) -> None:
+    def __init__(self, namespace: str, together: bool, settings: Settings, masters: Callable[[], int]) -> None:
         self.namespace = namespace
         self.settings = settings
         self._together = together
         self._masters = masters
-        self._client_key = client_key
         #: The last reading for waiters: what was found, and when the next one may begin.
         self._seen: Edges = {}
         self._next_at = 0.0
@@ -119,7 +111,7 @@ class Detector:
     async def explained(self, circle: tuple[Step, ...]) -> Found:
         """The same with what is known of its parties; what cannot be learned is left out."""
         clients = {client_of(step.token) for step in circle}
-        told = {client: await look_up(self._client_key(client)) for client in clients}
+        told = {client: await look_up(client_key(self.namespace, client)) for client in clients}
         return Found(circle, told, {step.token: await self._note_of(step.token) for step in circle})
 
     async def _note_of(self, token: str) -> bytes | None:

@@ -80,6 +80,11 @@ def inbox_prefix(namespace: str | None) -> str:
     return f"{namespace or 'holdfast'}:inbox:"
 
 
+def client_key(namespace: str | None, client_id: str) -> str:
+    """Return the key of what a client says of itself."""
+    return f"{namespace or 'holdfast'}:client:{client_id}"
+
+
 def lock_keys(namespace: str | None, name: str) -> LockKeys:
     """The keys of lock `name`. With `namespace=None` the lock's key is `name` itself, as other clients use it."""
     if namespace is not None:
