@@ -1104,19 +1104,19 @@ FAMILY: tuple[Mutant, ...] = (
             (
                 "a wait does not release the lock",
                 COND_WAIT,
-                "local passed = pass_on(lock, fence_key, queue, ARGV[6], fence_ms)",
-                "local passed = 0",
+                "holder and 0 or pass_on(lock, fence_key, queue, ARGV[6], fence_ms)",
+                "0",
             ),
             (
                 "a notified waiter that misses its claim goes to the end",
                 COND_WAIT,
-                "since = notified == 1 and arrival > 0 and arrival or now_us",
-                "since = now_us",
+                "if notified == 0 or redis.call('ZSCORE', queue, token) then\n  ARGV[4]",
+                "if true then\n  ARGV[4]",
             ),
             (
                 "a wait does not add the waiter",
                 COND_WAIT,
-                "  redis.call('ZADD', waiters, string.format('%.0f', now_us), token)\n",
+                "    redis.call('ZADD', waiters, string.format('%.0f', since), token)\n",
                 "",
             ),
             (
@@ -1139,7 +1139,7 @@ FAMILY: tuple[Mutant, ...] = (
             ),
             (
                 "a repeated acquire after a wait shortens",
-                COND_WAIT,
+                ACQUIRE,
                 "math.max(redis.call('PTTL', lock), tonumber(ttl_ms))",
                 "ttl_ms",
             ),

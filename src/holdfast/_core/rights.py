@@ -52,7 +52,7 @@ PRIMITIVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 #: What stands in a part that a script includes, where the script does not go.
 _NOT_REACHED = {"inspect": {"zcount", "zrange", "zrangebyscore"}}
 #: Without it, no lease has `crash_release`.
-_NOT_REACHED |= {script: {"info"} for script in ("acquire", "crash_acquire", "crash_renew", "renew_many")}
+_NOT_REACHED |= {script: {"info"} for script in ("acquire", "cond_wait", "crash_acquire", "crash_renew", "renew_many")}
 #: What else is needed, and when.
 NEEDS = {
     "sync_replicas": ("wait", "info"),
