@@ -82,6 +82,19 @@ def test_what_is_held_again_has_the_options_of_the_lock(party: Any) -> None:
     one.leave()
 
 
+def test_a_wait_that_is_over_is_not_kept_by_a_client_that_has_gone(party: Any, raw: Any, unique_name: str) -> None:
+    """As any waiter for the lock, whose holder has `crash_release`."""
+    one = party()
+    one.enter()
+    waiting = one.wait(timeout=0.5)
+    eventually(lambda: raw.zcard(cond(unique_name)) == 1)
+    token, run = f"{'0' * 24}:1:1!300", raw.info("replication")["master_replid"]
+    raw.set(key(unique_name, ":fence:crash"), f"alive {run} {token}", px=600_000)
+    raw.set(key(unique_name), token, px=600_000)
+    assert waiting.result(60) is False
+    one.leave()
+
+
 def test_notify_all_moves_all_in_their_order(party: Any, raw: Any, unique_name: str) -> None:
     order: list[int] = []
     waiters = [party() for _ in range(4)]
