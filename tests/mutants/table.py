@@ -498,7 +498,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant("a waiter that gives up stays in the queue", RELEASE, "redis.call('ZREM', queue, token)", "local _ = 0"),
     Mutant(
         "giving back leaves no tombstone",
-        RELEASE,
+        "_lua/gave_back.lua",
         "  leave_tombstones(gone, {token}, tombstone_ms)\n",
         "",
     ),

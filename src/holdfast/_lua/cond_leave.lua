@@ -41,8 +41,4 @@ if holder == token or not holder then
     result = result > 0 and 3 or -1
   end
 end
-if tombstone_ms > 0 then
--- #include tombstone
-  leave_tombstones(gone, {token}, tombstone_ms)
-end
-return result
+-- #include gave_back

@@ -50,8 +50,4 @@ if mine or not holder then
     result = 1 + passed
   end
 end
-if tombstone_ms > 0 then
--- #include tombstone
-  leave_tombstones(gone, {token}, tombstone_ms)
-end
-return result
+-- #include gave_back

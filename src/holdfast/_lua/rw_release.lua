@@ -49,8 +49,4 @@ if not holder or holder == SHARED then
     result = 2
   end
 end
-if tombstone_ms > 0 then
--- #include tombstone
-  leave_tombstones(gone, {token}, tombstone_ms)
-end
-return result
+-- #include gave_back

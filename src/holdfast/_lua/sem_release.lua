@@ -43,8 +43,4 @@ if limit then
     result = result > 0 and 3 or -1
   end
 end
-if tombstone_ms > 0 then
--- #include tombstone
-  leave_tombstones(gone, {token}, tombstone_ms)
-end
-return result
+-- #include gave_back
