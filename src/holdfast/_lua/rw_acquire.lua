@@ -15,31 +15,24 @@
 -- No waiters, and it is free, or read by others: first, since it is the most frequent case and should cost least.
 if redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[6]) == 0 then
   local held = redis.call('GETRANGE', KEYS[1], 0, HOLDER_BYTES - 1)
-  local asked_ms = tonumber(ARGV[2])
-  if string.find(ARGV[1], ':r.', 1, true) then
-    if held == SHARED and not redis.call('ZSCORE', KEYS[5], ARGV[1])
-      or held == '' and redis.call('EXISTS', KEYS[1], KEYS[5]) == 0 then
-      local fence, wrong = next_fence(KEYS[2], ARGV[5], now_us)
-      if not fence then
-        return wrong
-      end
-      redis.call('ZADD', KEYS[5], now_ms + asked_ms, ARGV[1])
-      if held == '' then
-        redis.call('SET', KEYS[1], SHARED, 'PX', asked_ms + 1)
-      elseif redis.call('PTTL', KEYS[1]) <= asked_ms then
-        redis.call('PEXPIRE', KEYS[1], asked_ms + 1)
-      end
-      if redis.call('PTTL', KEYS[5]) <= asked_ms + SLACK_MS / 2 then
-        redis.call('PEXPIRE', KEYS[5], asked_ms + SLACK_MS)
-      end
-      return {1, fence}
-    end
-  elseif held == '' and redis.call('EXISTS', KEYS[1], KEYS[5]) == 0 and string.find(ARGV[1], ':w.', 1, true) then
+  local reads, asked_ms = string.find(ARGV[1], ':r.', 1, true), tonumber(ARGV[2])
+  if held == SHARED and reads and not redis.call('ZSCORE', KEYS[5], ARGV[1])
+    or held == '' and (reads or string.find(ARGV[1], ':w.', 1, true)) and redis.call('EXISTS', KEYS[1], KEYS[5]) == 0 then
     local fence, wrong = next_fence(KEYS[2], ARGV[5], now_us)
     if not fence then
       return wrong
     end
-    redis.call('SET', KEYS[1], ARGV[1], 'PX', asked_ms)
+    if held == '' then
+      redis.call('SET', KEYS[1], reads and SHARED or ARGV[1], 'PX', reads and asked_ms + 1 or asked_ms)
+    elseif redis.call('PTTL', KEYS[1]) <= asked_ms then
+      redis.call('PEXPIRE', KEYS[1], asked_ms + 1)
+    end
+    if reads then
+      redis.call('ZADD', KEYS[5], now_ms + asked_ms, ARGV[1])
+      if redis.call('PTTL', KEYS[5]) <= asked_ms + SLACK_MS / 2 then
+        redis.call('PEXPIRE', KEYS[5], asked_ms + SLACK_MS)
+      end
+    end
     return {1, fence}
   end
 end
