@@ -615,7 +615,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a pushed grant counts for the ttl",
         WAITING,
-        "return Grant(wake.fence, now, until=until)",
+        "return Grant(wake.fence, now, until=until, short_s=left_s)",
         "return Grant(wake.fence, now)",
     ),
     Mutant(

@@ -399,7 +399,7 @@ def test_a_lease_that_follows_is_as_one_that_is_made(pushed_until: float | None)
     exclusive = OneServer(lock_keys("holdfast", "lock"), SETTINGS)
     tenure = line.tenure
     assert tenure is not None
-    granted = Grant(tenure.fence, 0.0, until=pushed_until)
+    granted = Grant(tenure.fence, 0.0, until=pushed_until, short_s=pushed_until or 0.0)
     granted.turn = second
     before = exclusive.make_record(second.token, granted, TTL_MS)
     assert line.record is before
@@ -420,7 +420,7 @@ def test_a_lease_that_follows_is_as_one_that_is_made(pushed_until: float | None)
 def test_a_lease_that_follows_has_its_own_max_hold(pushed_until: float | None) -> None:
     """One ended by that of the lease before, as expired, and was not renewed until then."""
     line, second, third, _ = marked(lines())
-    granted = Grant(1, 0.0, until=pushed_until)
+    granted = Grant(1, 0.0, until=pushed_until, short_s=pushed_until or 0.0)
     granted.turn = second
     before = OneServer(lock_keys("holdfast", "lock"), SETTINGS).make_record(second.token, granted, TTL_MS)
     before.end_by(2.0)

@@ -216,7 +216,7 @@ def test_a_pushed_grant_is_confirmed(turn: Acquisition, answers: list[Any], wake
     again = [answers[-1]] * wakes.count(None)
     driver = Script(*answers, *again, (0.01, confirmation), wakes=tuple(wakes))
     grant = driver.run(wait_for(turn, None, listening=True))
-    assert (grant.fence, grant.until) == (11, None)
+    assert (grant.fence, grant.short_s) == (11, 0.0)
     assert grant.sent_at == pytest.approx(driver.now - 0.01)
 
 

@@ -104,9 +104,7 @@ class OneServer(_Exclusive, Note):
             return _CrashRecord(self, token, grant, ttl_ms)
         if grant.more == plain.PLAIN:
             return self._plain(token, ttl_ms).make_record(self.name, grant)
-        since, until, short_s = grant.sent_at, grant.deadline, 0.0
-        if grant.until is not None:
-            until, short_s = grant.until, grant.until - since
+        since, until, short_s = grant.sent_at, grant.until, grant.short_s
         if not grant.stray and (grant.turn is not None or grant.kept is not None):
             turn, tenure = self._stands_on(token, grant, ttl_ms)
             kind = KeptLease if type(tenure) is CachedLease else LocalLease

@@ -65,11 +65,11 @@ class Grant:
     """It is ours: the fencing token, when the granting request was sent, and what else the script said.
 
     `stray`: an earlier request for it went unanswered and may still be carried out, also after the release, which
-    therefore has to leave a tombstone for the token. `until`: it was pushed, taken at `sent_at`, and lasts until then;
-    else None. `deadline`: until when it may be trusted if it was not pushed, where that is known.
+    therefore has to leave a tombstone for the token. `until`: when it may be trusted no more; None: as its ttl says.
+    `short_s`: for how long it lasts where it was pushed, and taken at `sent_at`; else 0.
     """
 
-    __slots__ = ("deadline", "fence", "kept", "more", "sent_at", "stray", "turn", "until", "waited")
+    __slots__ = ("fence", "kept", "more", "sent_at", "short_s", "stray", "turn", "until", "waited")
 
     def __init__(
         self,
@@ -78,32 +78,27 @@ class Grant:
         more: list[Any] | None = None,
         stray: bool = False,
         until: float | None = None,
-        deadline: float | None = None,
+        short_s: float = 0.0,
     ) -> None:
         self.fence = fence
         self.sent_at = sent_at
         self.more = more
         self.stray = stray
         self.until = until
-        self.deadline = deadline
+        self.short_s = short_s
         #: By which it was waited for inside of the client: see `tenure.py`.
         self.turn: Any = None
         #: Where the client may keep it: see `lease_cache.py`.
         self.kept: Any = None
         #: Others may have come to wait behind it meanwhile.
-        self.waited = until is not None
-
-    @property
-    def short_s(self) -> float:
-        """Return for how long it lasts where it was pushed; else 0."""
-        return 0.0 if self.until is None else self.until - self.sent_at
+        self.waited = short_s > 0
 
 
 def granted(reply: Reply, asked_at: float, now: float, ttl_ms: int) -> Grant | None:
     """The grant behind an answer that came `now`; None where it grants nothing that may still be trusted."""
     if reply[0] != 1 or now >= (until := deadline(asked_at, ttl_ms)):
         return None
-    return Grant(reply[1], asked_at, reply[2:] if len(reply) > 2 else None, False, None, until)
+    return Grant(reply[1], asked_at, reply[2:] if len(reply) > 2 else None, False, until)
 
 
 def released(reply: Reply) -> bool | None:
@@ -122,7 +117,7 @@ def pushed(wake: Wake, queued_at: float, took_s: float, ttl_ms: int, now: float)
     left_s = until - now
     if left_s < _LEAST_LEFT * claim_ms / 1000 or left_s < _LEAST_TURNS * took_s:
         return None
-    return Grant(wake.fence, now, until=until)
+    return Grant(wake.fence, now, until=until, short_s=left_s)
 
 
 class Busy(NamedTuple):
