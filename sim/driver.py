@@ -9,7 +9,6 @@ servers by number.
 
 from __future__ import annotations
 
-import inspect
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from typing import Any
 
 from holdfast._core.agent.agent import Agent
 from holdfast._core.agent.runner import SUSPENDED, OnEnd, Task
-from holdfast._core.effects import Call, Command, Listen, Protocol, Reply, Sleep, Spawn, driver
+from holdfast._core.effects import Call, Command, Listen, Protocol, Reply, Sleep, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import sharded_inbox
 from holdfast._core.record import LeaseRecord, LeaseState
@@ -27,7 +26,7 @@ from holdfast._core.tenure import Note
 from holdfast._core.tokens import client_id_of, make_token
 from sim.clock import Clock
 
-__all__ = ["AnswerTo", "Cancelled", "Inbox", "Process", "Surroundings", "Task", "Work", "abandon"]
+__all__ = ["AnswerTo", "Cancelled", "Inbox", "Process", "Surroundings", "Task", "Work"]
 
 AnswerTo = Callable[[Any, RequestFailed | None], None]
 
@@ -43,25 +42,6 @@ class Work(Sleep):
     """A pause of the program, not of a protocol: it goes on when the client is closed."""
 
     __slots__ = ()
-
-
-class _Abandoned(BaseException):
-    """Thrown into what no one will drive on, so that it ends without a word."""
-
-
-def abandon(coroutine: Protocol[Any]) -> None:
-    """End a coroutine of a process that is no more: whatever it still asks for does not happen."""
-    if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-        coroutine.close()
-        return
-    try:
-        effect = coroutine.throw(_Abandoned())
-        while True:
-            if type(effect) is Spawn:
-                effect.protocol.close()
-            effect = coroutine.send(None)
-    except (StopIteration, _Abandoned):
-        pass
 
 
 class Inbox:
@@ -429,11 +409,9 @@ class Process(Agent):
 
     def end(self) -> None:
         """End the process: nothing more happens here."""
-        driver.set(self)  # what ends here may ask for the time
         self.alive = False
         self._backlog.clear()
-        tasks, self.tasks = self.tasks, {}
-        for task in tasks:
-            task.ticket += 1
+        for task in self.tasks:
             watched: Any = task.protocol
-            abandon(watched.inner)
+            task.protocol = watched.inner
+        self.abandon()
