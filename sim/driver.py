@@ -155,8 +155,7 @@ class _Asked:
 
     def silent(self) -> None:
         """End the request without an answer in time."""
-        error = RequestFailed("silent", "no answer in time", f"s{self._server}", maybe_executed=True, transient=True)
-        self.end(None, error)
+        self.end(None, self._process.silence(self._server))
 
     def end(self, value: Any, error: RequestFailed | None) -> None:
         if self.done:
@@ -320,6 +319,10 @@ class Process(Agent):
             if self.master != self.world.master_number():
                 self.world.redirected_at = self.world.now
             self.master = self.world.master_number()
+
+    def silence(self, place: Any) -> RequestFailed:
+        server = place if isinstance(place, int) else place[0]
+        return RequestFailed("silent", "no answer in time", f"s{server}", maybe_executed=True, transient=True)
 
     def subscribe(self, place: Any, effect: Listen, answer: Callable[[RequestFailed | None], None]) -> None:
         def opened(_: Any, error: RequestFailed | None) -> None:

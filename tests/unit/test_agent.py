@@ -96,6 +96,9 @@ class Made(Agent):
     def place_of(self, key: str) -> int | str:
         return self.places.get(key, 0)
 
+    def silence(self, place: Any) -> RequestFailed:
+        return RequestFailed("silent", "made", f"s{place}", maybe_executed=True, transient=True)
+
     def unsubscribe(self, place: Any) -> None:
         self.unsubscribed.append(place)
 
@@ -363,7 +366,7 @@ def test_a_pause_lasts_though_we_break_the_inbox_meanwhile(agent: Made) -> None:
 def test_an_attempt_that_hangs_holds_up_no_other(agent: Made) -> None:
     ended = agent.run(waits_for_a_message())
     agent.passes(1.0)
-    assert ended[0].kind == "silent"
+    assert (ended[0].kind, ended[0].node, ended[0].maybe_executed) == ("silent", "s0", False)
     agent.subscribing[0](broken())
     agent.run(waits_for_a_message())
     assert len(agent.subscribing) == 2

@@ -239,6 +239,10 @@ class Client(Agent):
         """The same of an inbox for holders: None where it would be of no use."""
         return None if self.topology.node_for(key, None).tells is False else self.inboxes.missing(key)
 
+    def silence(self, place: Any) -> RequestFailed:
+        server: Server = place[0] if type(place) is tuple else place
+        return server.silent(server.is_open)
+
     def unsubscribe(self, place: Any) -> None:
         if type(place) is tuple:
             place[0].unsubscribe(place[1])

@@ -42,6 +42,10 @@ class Listening(Runner):
         """Close the inbox there."""
 
     @abstractmethod
+    def silence(self, place: Hashable) -> RequestFailed:
+        """What to say of a server from which nothing has come in time."""
+
+    @abstractmethod
     def inbox_opened(self) -> None:
         """Hear that one was opened."""
 
@@ -104,7 +108,7 @@ class Inboxes:
             self.broke((place,))
         if self._is_open(place, task, effect):
             return None
-        task.timer = self._client.later(effect.request_timeout_s, self._silent, task, task.ticket)
+        task.timer = self._client.later(effect.request_timeout_s, self._silent, task, task.ticket, effect.key)
         return SUSPENDED
 
     def _is_open(self, place: Hashable, task: Task, effect: Listen) -> bool:
@@ -196,9 +200,9 @@ class Inboxes:
                     continue
             self._client.resume(task, ticket, None, failure and failure.again(maybe_executed=False))
 
-    def _silent(self, task: Task, ticket: int) -> None:
-        failure = RequestFailed("silent", "no subscription in time", "", maybe_executed=False, transient=True)
-        self._client.resume(task, ticket, None, failure)
+    def _silent(self, task: Task, ticket: int, key: str) -> None:
+        failure = self._client.silence(self._client.place_of(key))
+        self._client.resume(task, ticket, None, failure.again(maybe_executed=False))
 
     def _close_some(self) -> None:
         """Now and then, if there are too many, close those that are not needed, but for some that were used last."""
