@@ -158,6 +158,19 @@ def test_a_late_extension_does_not_shorten_what_a_later_one_has_set(
     lease.release()
 
 
+def test_a_lease_that_a_lost_extension_has_ended_is_released(
+    near: Any, wire: Proxy, look: Any, unique_name: str
+) -> None:
+    """Here it ends as the extension says; the server, which has not heard of that, would keep it for its former ttl."""
+    lease = near.lock(unique_name, ttl=LONG_S, renew=False).acquire()
+    lost = wire.on("renew", "swallow")
+    with pytest.raises(holdfast.HoldfastError):
+        lease.extend(0.5)
+    assert lost.times == 1
+    eventually(lambda: look.get(key_of(unique_name)) is None)
+    assert lease.lost.reason == "expired"
+
+
 def test_a_late_request_does_not_lengthen_what_was_shortened_on_purpose(
     near: Any, wire: Proxy, look: Any, unique_name: str, thing: Thing
 ) -> None:

@@ -527,9 +527,10 @@ def test_an_extension_that_was_answered_too_late_is_released(agent: Made) -> Non
     ended = agent.run(agent.extend(hold, 1_000))
     agent.passes(2.0)
     assert hold.reason == "expired"
+    assert [asked.script for asked in agent.sent] == ["renew", "release"], "the answer may never come"
     agent.reply(1)
     assert ended == [False]
-    assert [asked.script for asked in agent.sent] == ["release"]
+    assert [asked.script for asked in agent.sent][-1] == "release"
 
 
 def test_a_renewal_that_was_answered_too_late_is_released(agent: Made) -> None:

@@ -126,6 +126,22 @@ def test_what_an_extension_without_an_answer_leaves_beyond_max_hold_is_to_be_rel
     assert schedule.due(hold.deadline) == [] and hold.reason == "max_hold" and outlasted == [hold]
 
 
+@pytest.mark.parametrize("extended", [True, False])
+def test_what_an_extension_without_an_answer_leaves_is_to_be_released(extended: bool) -> None:
+    """It shortens the lease at once; the server may never have heard of it. Without one, both end at their time."""
+    schedule = Schedule()
+    outlasted: list[LeaseRecord] = []
+    schedule.outlasts = outlasted.append
+    hold = hold_of(30_000, 5.0)
+    hold.renews = False
+    schedule.add(hold, 0.0)
+    if extended:
+        schedule.extending(hold, 200, 5.01)
+        assert hold.deadline < 5.3
+    assert schedule.due(hold.deadline) == [] and hold.reason == "expired"
+    assert outlasted == [hold] * extended
+
+
 def test_what_max_hold_has_ended_stays_that_is_to_be_kept_for_longer() -> None:
     schedule = Schedule()
     schedule.outlasts = lambda record: pytest.fail(f"{record} is released")

@@ -46,7 +46,7 @@ class Schedule:
         self.hears_since = float("-inf")
         self.meets: Callable[[LeaseRecord], None] = lambda record: None
         self.outlived: list[LeaseRecord] = []
-        #: Called with those that `max_hold` has ended: the server keeps them for longer.
+        #: Called with those that ended sooner than the server may think: by `max_hold`, or by an extension.
         self.outlasts: Callable[[LeaseRecord], None] = lambda record: None
         #: All that are held, in the order in which they were added.
         self._held: dict[LeaseRecord, None] = {}
@@ -89,7 +89,8 @@ class Schedule:
 
     def _over(self, record: LeaseRecord, now: float) -> None:
         self.remove(record)
-        if record.reason == "max_hold" and now >= record.kept_until:
+        ended_sooner = record.reason == "max_hold" or (record.reason == "expired" and record.extensions)
+        if ended_sooner and now >= record.kept_until:
             self.outlasts(record)
 
     def next_at(self) -> float | None:
