@@ -271,6 +271,21 @@ def test_what_is_submitted_while_it_ends_for_good_is_done() -> None:
     eventually(lambda: engine.thread is None)
 
 
+def test_a_handler_that_raises_amid_a_start_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    engine = Engine()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop, "start_thread", interrupted)
+        engine.call(found.append, 1)
+    engine.call(found.append, 2)
+    eventually(lambda: found == [1, 2])
+    eventually(lambda: engine.thread is None)
+
+
 def test_where_no_thread_can_be_started_those_who_wait_do_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
     client = object()

@@ -193,8 +193,8 @@ class Engine:
         """Have its thread run, where one can be started; else there is `trouble`."""
         if self._running or clock() < self._start_at:
             return
-        self._start_at = clock() + _START_S
         start_thread("holdfast", self._run, self._cannot_start)
+        self._start_at = clock() + _START_S  # not before: where a handler raises there, the next call starts it
 
     def _cannot_start(self, error: BaseException) -> None:
         if not self._running:
