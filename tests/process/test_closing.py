@@ -234,6 +234,21 @@ def test_an_acquire_without_threads_fails_and_gives_back(
         assert locks.semaphore(unique_name).available() == 1
 
 
+def test_a_tasks_acquire_without_threads_fails_and_works_when_they_are_back(
+    valkey_server: embedded.Server, no_threads: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with holdfast.asyncio.connect(valkey_server.url) as locks:
+            with pytest.raises(holdfast.CannotStartThread, match="can't start new thread"):
+                await asyncio.wait_for(locks.lock(unique_name).acquire(), PATIENCE_S)
+            monkeypatch.undo()
+            async with locks.lock(unique_name) as lease:
+                assert lease.state.name == "HELD"
+
+    no_threads()
+    asyncio.run(main())
+
+
 def test_an_acquire_works_when_threads_are_back(
     valkey_server: embedded.Server, no_threads: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,7 @@ from holdfast._front.bodies import closers
 from holdfast._front.home import Home, Loop
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import lazily
-from holdfast.errors import ClientClosed, ConfigurationError, HoldfastError
+from holdfast.errors import CannotStartThread, ClientClosed, ConfigurationError, HoldfastError
 
 __all__ = ["AioFront", "Home", "has_ended"]
 
@@ -215,6 +215,8 @@ class AioFront(Front):
         try:
             home.read_less()
             self.engine.call(operation.begin)
+            if self.engine.thread is None and not self.engine.runs():
+                raise CannotStartThread(str(self.engine.trouble))
             while not operation.over:
                 await future
                 future = home.loop.future()

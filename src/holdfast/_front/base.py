@@ -185,9 +185,7 @@ class Front:
     # -- what is held -----------------------------------------------------------------------------
 
     def watch(self, record: LeaseRecord) -> None:
-        """Have the engine renew it and look after its deadline, until `unwatch`. Raises `ClientClosed` when the
-        client was closed, and in threads `CannotStartThread` where nothing would renew it.
-        """
+        """Have the engine renew it, until `unwatch`. Raises `ClientClosed`, `CannotStartThread`: nothing would."""
         at = self.schedule.add(record, self.client.random())
         armed = self.client.attends_at
         if armed is None or at < armed:
