@@ -196,8 +196,10 @@ def test_a_user_who_may_not_run_scripts_has_plain_locks(poor: Any, api: Api, uni
         locks.lock(unique_name, sync_replicas=1).try_acquire()
 
 
-def test_a_user_who_may_do_neither_is_told_of_the_scripts(poor: Any, api: Api, unique_name: str) -> None:
-    locks = api.connect(poor("+@all", "-@scripting", "-watch"))
+@pytest.mark.parametrize("lacking", ["-watch", "-getrange"])
+def test_a_user_who_may_do_neither_is_told_of_the_scripts(poor: Any, api: Api, unique_name: str, lacking: str) -> None:
+    """Also where a right is needed only once another one holds the lock."""
+    locks = api.connect(poor("+@all", "-@scripting", lacking))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(2):

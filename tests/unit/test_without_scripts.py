@@ -43,7 +43,7 @@ def test_a_session_ends_that_is_interrupted_between_its_watch_and_its_write(comm
         _ = protocol.send(None)
 
 
-@pytest.mark.parametrize("commands", [1, 2, 3, 4])
+@pytest.mark.parametrize("commands", [1, 2, 3, 4, 5])
 def test_a_look_at_what_a_user_may_do_ends_its_session_when_it_is_interrupted(commands: int) -> None:
     refused = RequestFailed("NOPERM", "no permission to run 'evalsha'", "", maybe_executed=False, transient=False)
     protocol = no_scripts(refused, lock_keys("holdfast", "a"), DEFAULT)

@@ -84,7 +84,8 @@ async def no_scripts(failure: RequestFailed, keys: LockKeys, settings: Settings)
     session = f"may we {keys.lock} {driver.get().random()}"
     try:
         await watch(session, (keys.lock,), settings.request_timeout_s)
-        await read(session, keys.lock, ("GET", keys.lock), settings.request_timeout_s, MAYBE)
+        for look in (("GET", keys.lock), ("GETRANGE", keys.lock, 0, 0)):
+            await read(session, keys.lock, look, settings.request_timeout_s, MAYBE)
         await read(session, keys.lock, ("TIME",), settings.request_timeout_s, MOMENT)
         await finish(session, keys.lock, (), settings.request_timeout_s)
     except RequestFailed:
