@@ -129,6 +129,22 @@ def test_a_server_that_is_always_too_late_ends_it(timeout_s: float | None) -> No
     assert driver.count(Spawn) == 1, "what the server granted is given back"
 
 
+@pytest.mark.parametrize("kind", ["READONLY", "OOM"])
+def test_what_a_replica_has_refused_leaves_nothing_to_give_back(kind: str) -> None:
+    driver = Script((0.01, RequestFailed(kind, "no", "n", maybe_executed=False, transient=kind == "READONLY")))
+    with pytest.raises(RequestFailed, match="no"):
+        driver.run(acquire(0.0))
+    assert driver.count(Spawn) == (kind != "READONLY")
+
+
+def test_a_replica_that_has_refused_a_repeat_leaves_the_first_request_in_doubt() -> None:
+    refused = RequestFailed("READONLY", "no", "n", maybe_executed=False, transient=True)
+    driver = Script((0.01, passing()), (0.01, refused))
+    with pytest.raises(RequestFailed, match="no"):
+        driver.run(acquire(0.0))
+    assert driver.count(Spawn) == 1
+
+
 def test_time_is_up() -> None:
     driver = Script((0.01, busy()))
     end = driver.run(acquire(2.0, listening=True))

@@ -472,8 +472,9 @@ class _Waiting:
     async def outlasts(self, failure: RequestFailed) -> bool:
         """Pause after trouble, and return whether to ask again."""
         self.stray = self.stray or failure.maybe_executed
-        if failure.kind.islower() and self.acquisition.polls is None:
-            self.doubtful = False  # no server has said so, and it was the only request: if that is in doubt, it strays
+        if (failure.kind.islower() or failure.kind == "READONLY") and self.acquisition.polls is None:
+            # No server has said so, or one that writes nothing; it was the only request: if in doubt, it strays.
+            self.doubtful = False
         sync = self.acquisition.sync
         if isinstance(sync, Replicas) and (lacking := sync.failed(failure)) is not None:
             raise lacking from None
