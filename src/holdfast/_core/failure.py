@@ -64,6 +64,10 @@ _DENIED_INSIDE = re.compile(
 )
 #: And of one that they do not have, or not in scripts.
 _LACKS = re.compile(r"unknown (redis )?command|unsupported|not (allowed|supported|available)", re.IGNORECASE)
+#: Where in a script that was, which says nothing to users (Redis 6.2, later servers).
+_PLACE = re.compile(
+    r"Error running script \(call to \w+\): |@user_script: ?\d+: -?|\.? script: (\w+, )?on @user_script:\d+\.?"
+)
 _RIGHTS = "`holdfast doctor --rights` lists all"
 #: A key of ours: namespace, name, and what of that name it is.
 _KEY = re.compile(r"(?:[^{}]+:)?\{(.*)\}(?::([a-z]+))?", re.DOTALL)
@@ -161,19 +165,18 @@ class RequestFailed(Exception):
         if self.lacks_command and (command := lacking(self.message, self.request)) is not None:
             needs = f"{about or 'this'} needs {command}, and it said: {shown(self.message, _SAID_SHOWN_MAX)}"
             return ConfigurationError("server", self.node, f"{needs}; `holdfast doctor` says what works there")
-        if self.kind == "refused":
+        if self.kind in ("refused", "silent", "broken", "closed"):
+            if self.maybe_executed and self.kind != "refused":
+                return OutcomeUnknown(self.node, self.message, about)
             return ServerUnreachable(self.node, self.message, about, self.way_out)
-        if self.kind in ("silent", "broken", "closed"):
-            if not self.maybe_executed:
-                return ServerUnreachable(self.node, self.message, about, self.way_out)
-            return OutcomeUnknown(self.node, self.message, about)
+        said = _PLACE.sub("", self.message)
         if self.kind == "NOPERM" and self.way_out is None:
             out = self.denied() or _WAY_OUT["NOPERM"]
             of_scripts = "eval" in self.message.lower() or "script" in self.message.lower()
             refused = ScriptRefused if of_scripts and not _DENIED_INSIDE.search(self.message) else ServerError
-            return refused(self.node, self.kind, self.message, out, about)
+            return refused(self.node, self.kind, said, out, about)
         known = _FOREIGN if self.lacks_command else _way_out(self.kind, self.request)
-        return ServerError(self.node, self.kind, self.message, self.way_out or known, about)
+        return ServerError(self.node, self.kind, said, self.way_out or known, about)
 
     def denied(self) -> str | None:
         """The right that the user lacks, in words; None where it is not that, or not known which."""
@@ -206,9 +209,8 @@ def refusal(message: str, node: str) -> RequestFailed:
     if kind == "ERR" and "max number of clients" in message:
         return RequestFailed("MAXCLIENTS", message, node, maybe_executed=False, transient=True)
     if _DENIED_INSIDE.search(message):
-        return RequestFailed(
-            "NOPERM", message, node, maybe_executed=True, transient=False
-        )  # commands before it may have been carried out
+        # Commands before it may have been carried out.
+        return RequestFailed("NOPERM", message, node, maybe_executed=True, transient=False)
     if kind == "ERR" and ("Error running script" in message or "user_script" in message):
         # Redis 6.2 wraps what a command inside the script message: "ERR Error running script …: @user_script:… -OOM …"
         for word in ("OOM", "READONLY", "NOPERM", "MISCONF", "NOREPLICAS", "WRONGTYPE"):
