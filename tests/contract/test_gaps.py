@@ -52,6 +52,15 @@ def test_it_is_free_when_the_time_is_over(locks: Any, others: Any, unique_name: 
     assert not others.lock(unique_name).locked()
 
 
+def test_its_time_may_be_longer_than_max_hold(locks: Any, others: Any, raw: Any, unique_name: str) -> None:
+    lease = locks.lock(unique_name, ttl=60, max_hold=5, at_least=20).acquire()
+    lease.release()
+    assert 10_000 < raw.pttl(f"holdfast:{{{unique_name}}}") <= 20_000
+    lost = locks.lock(f"{unique_name}-2", ttl=60, max_hold=0.05, at_least=0.4).acquire()
+    assert lost.lost.wait(20) and lost.lost.reason == "max_hold"
+    eventually(lambda: not others.lock(f"{unique_name}-2").locked())
+
+
 def test_its_time_may_end_before_the_answer_comes(api: Api, wire: Proxy, unique_name: str) -> None:
     locks = api.connect(wire.url)
     lost: list[str] = []

@@ -446,6 +446,16 @@ def plain_lease(agent: Made) -> LeaseRecord:
     return hold
 
 
+def test_what_max_hold_has_ended_is_left_to_the_time_that_it_has_to_be_held(agent: Made) -> None:
+    hold = OneServer(KEYS, DEFAULT).make_record("0" * 24 + ":1:1", Grant(1, agent.at), 30_000)
+    hold.end_by(agent.at + 0.05)
+    hold.kept_until = agent.at + 9.0
+    agent.watch(hold)
+    agent.passes(1.0)
+    assert hold.reason == "max_hold" and [asked.script for asked in agent.sent] == ["renew"]
+    assert 7_900 < int(agent.sent[0].effect.args[1]) <= 9_000
+
+
 def test_the_usual_renewal_begins_no_protocol(agent: Made) -> None:
     hold = plain_lease(agent)
     agent.reply(1)

@@ -142,15 +142,6 @@ def test_what_an_extension_without_an_answer_leaves_is_to_be_released(extended: 
     assert outlasted == [hold] * extended
 
 
-def test_what_max_hold_has_ended_stays_that_is_to_be_kept_for_longer() -> None:
-    schedule = Schedule()
-    schedule.outlasts = lambda record: pytest.fail(f"{record} is released")
-    hold = hold_of(10_000, 5.0, max_hold_ms=50)
-    hold.kept_until = 9.0
-    schedule.add(hold, 0.5)
-    assert schedule.due(8.0) == [] and hold.reason == "max_hold"
-
-
 @given(TTLS, TIMES, FRACTIONS, FRACTIONS)
 def test_a_failed_renewal_is_tried_again_while_validity_lasts(
     ttl_ms: int, sent_at: float, jitter: float, when: float

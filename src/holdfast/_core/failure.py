@@ -209,8 +209,7 @@ def refusal(message: str, node: str) -> RequestFailed:
     if kind == "ERR" and "max number of clients" in message:
         return RequestFailed("MAXCLIENTS", message, node, maybe_executed=False, transient=True)
     if _DENIED_INSIDE.search(message):
-        # Commands before it may have been carried out.
-        return RequestFailed("NOPERM", message, node, maybe_executed=True, transient=False)
+        return RequestFailed("NOPERM", message, node, maybe_executed=True, transient=False)  # those before it were not
     if kind == "ERR" and ("Error running script" in message or "user_script" in message):
         # Redis 6.2 wraps what a command inside the script message: "ERR Error running script …: @user_script:… -OOM …"
         for word in ("OOM", "READONLY", "NOPERM", "MISCONF", "NOREPLICAS", "WRONGTYPE"):

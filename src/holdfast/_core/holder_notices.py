@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 
-from holdfast._core.agent.renewals import quietly
+from holdfast._core.agent.renewals import leave_to_its_time
 from holdfast._core.effects import Listen, Protocol, Sleep, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, broken_by, note_for
@@ -173,4 +174,6 @@ class HolderNotices:
         until = driver.now() + _TOLD_S
         while not driver.has_told(record) and driver.now() < until:
             await Sleep(_TOLD_LOOK_S)
-        await quietly(record)  # else who breaks it does so
+        leaves = leave_to_its_time(record, driver.settings) if record.kept_until > driver.now() else record.release()
+        with suppress(RequestFailed):  # who breaks it does so
+            await leaves

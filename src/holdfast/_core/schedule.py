@@ -87,10 +87,9 @@ class Schedule:
         """Watch it no more."""
         self._held.pop(record, None)
 
-    def _over(self, record: LeaseRecord, now: float) -> None:
+    def _over(self, record: LeaseRecord) -> None:
         self.remove(record)
-        ended_sooner = record.reason == "max_hold" or (record.reason == "expired" and record.extensions)
-        if ended_sooner and now >= record.kept_until:
+        if record.reason == "max_hold" or (record.reason == "expired" and record.extensions):
             self.outlasts(record)
 
     def next_at(self) -> float | None:
@@ -123,7 +122,7 @@ class Schedule:
             record.is_young = False
             self.outlived.append(record)
         if record.check_expired(now):  # also of one that another thread has just ended
-            self._over(record, now)
+            self._over(record)
             return False
         if soon < record.due_at:
             self._at(record, record.due_at)
@@ -163,7 +162,7 @@ class Schedule:
         if record not in self._held:
             return
         if record.check_expired(now):
-            self._over(record, now)
+            self._over(record)
             return
         if sent_at is not None and record.renew_from > sent_at:
             self.replan(record, jitter)

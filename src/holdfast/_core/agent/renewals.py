@@ -151,6 +151,7 @@ async def quietly(record: LeaseRecord) -> None:
 async def leave_to_its_time(record: LeaseRecord, settings: Settings, until: float = 0.0) -> bool:
     """Cut what was released before the end of `at_least` to the rest of that; tried at least once, and until then."""
     retry = Retry(settings, until=until)
+    record.max_until = None  # that was for its holder
     while True:
         now = driver.get().now()
         order = record.extending(int(max(_CUT_MIN_S, record.kept_until - now) * 1000), now)
