@@ -110,6 +110,12 @@ _ENGINE: tuple[Mutant, ...] = tuple(
             "self.packed = spelled_out(self.packed, self.script)",
         ),
         (
+            "a caller's script that is never known is sent again and again",
+            REQUESTS,
+            "spelled_out(prepared.before, prepared.script), script=None)",
+            "spelled_out(prepared.before, prepared.script))",
+        ),
+        (
             "a reply of another form is taken",
             MATCHING,
             "elif request.fits is not None and not request.fits(reply):",
@@ -208,8 +214,9 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "a task is not told again where its thread was interrupted between the reply and that",
             REQUESTS,
-            "                    answered.append(member)",
-            "                        answered.append(member)",
+            "            for home, asks in groupby(answered, _HOME):",
+            "            again, self.outcome = self.outcome, (reply, None)\n"
+            "            for home, asks in groupby(() if again else answered, _HOME):",
         ),
         (
             "what the server refuses as a whole is not asked alone",

@@ -570,25 +570,31 @@ def test_a_server_that_is_no_master_any_more_gets_no_more_requests(server: Serve
 # ---- scripts that the server does not know ----
 
 
+def asked_by(by: str, server: Server) -> Answered:
+    """Ask by a script, as the engine or a caller does."""
+    if by == "caller":
+        return asked(server)
+    answered, script = Answered(), SCRIPTS["acquire"]
+    packed = pack_script(script, KEYS.all, ("t", 1))
+    server.engine.call(server.send, Request(packed, clock() + 20.0, None, script, answered))
+    return answered
+
+
 @pytest.mark.parametrize("by", ["engine", "caller"])
-def test_a_script_is_sent_with_its_text_once(server: Server, peer: Peer, engine: Engine, by: str) -> None:
+def test_a_script_is_sent_with_its_text_once(server: Server, peer: Peer, by: str) -> None:
     connected(server)
     peer.answer = lambda words: b"-NOSCRIPT no\r\n" if words[0] == b"EVALSHA" else GRANTED
-    if by == "caller":
-        answered = asked(server)
-    else:
-        answered, script = Answered(), SCRIPTS["acquire"]
-        packed = pack_script(script, KEYS.all, ("t", 1))
-        engine.call(server.send, Request(packed, clock() + 20.0, None, script, answered))
+    answered = asked_by(by, server)
     assert answered.wait() == ([1, 7], None)
     assert [words[0] for words in peer.asked[1:]] == [b"EVALSHA", b"EVAL"]
     assert peer.asked[2][1] == SCRIPTS["acquire"].text.encode() and peer.asked[1][2:] == peer.asked[2][2:]
 
 
-def test_a_script_that_is_never_known_is_not_sent_for_ever(server: Server, peer: Peer) -> None:
+@pytest.mark.parametrize("by", ["engine", "caller"])
+def test_a_script_that_is_never_known_is_not_sent_for_ever(server: Server, peer: Peer, by: str) -> None:
     connected(server)
     peer.answer = lambda words: b"-NOSCRIPT no\r\n"
-    assert asked(server).kind() == "NOSCRIPT"
+    assert asked_by(by, server).kind() == "NOSCRIPT"
     assert [words[0] for words in peer.asked[1:]] == [b"EVALSHA", b"EVAL"]
 
 

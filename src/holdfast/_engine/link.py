@@ -425,7 +425,7 @@ class Link(Matching):
                 request = gathered[0]
                 pending.append(request)
                 gathered.clear()
-                data, lies = request.packed or request.pack(), request.may_lie
+                data, lies = request.pack(), request.may_lie
             elif gathered:
                 data, lies = self._pack_many()
             else:
@@ -469,7 +469,7 @@ class Link(Matching):
             requests = self._bundled(requests)
         self._pending.extend(requests)
         self._gathered.clear()
-        return b"".join([request.packed or request.pack() for request in requests]), all(map(MAY_LIE, requests))
+        return b"".join([request.pack() for request in requests]), all(map(MAY_LIE, requests))
 
     def _bundled(self, requests: list[Any]) -> list[Any]:
         """Together, what can be asked together. Releases go first; where other requests are between, all stay so."""

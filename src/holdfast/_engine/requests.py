@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
@@ -43,7 +43,7 @@ class Request:
         return (self,)
 
     def pack(self) -> bytes:
-        """Return its bytes, where they were not wanted yet."""
+        """Return its bytes; those of callers are made when it is sent alone."""
         return self.packed
 
     def spell_out(self) -> None:
@@ -59,41 +59,34 @@ class Request:
 
 
 class Ask(Request):
-    """A caller's. By the thread that has read the reply, `home` is told of it, where a task waits for its `future`; or
-    `answer` is called with it.
+    """A caller's. The thread that has read the reply calls `answer` with it; or has `home` wake the task that waits for
+    it, whose future `answer` is then.
     """
 
-    __slots__ = ("future", "group", "home", "may_lie", "prepared", "token")
+    __slots__ = ("group", "home", "may_lie", "prepared", "token")
 
     ends_anywhere = True
+    script = cast("Any", property(attrgetter("prepared.script")))
 
     def __init__(
-        self,
-        prepared: PreparedRequest,
-        token: str,
-        deadline: float,
-        answer: Callable[[Ask], None] | None = None,
-        home: Any = None,
-        future: Any = None,
+        self, prepared: PreparedRequest, token: str, deadline: float, answer: Any = None, home: Any = None
     ) -> None:
         self.prepared = prepared
         self.token = token
         self.deadline = deadline
-        self.fits = prepared.fits
-        self.group = prepared.group
-        self.script = prepared.script
+        self.fits, self.group = prepared.fits, prepared.group
         self.answer = answer
         self.home = home
-        self.future = future
         self.outcome = None
         self.may_lie = False
-        self.packed = b""
 
     def pack(self) -> bytes:
-        """Pack it when it is sent alone: what is sent together never is."""
         prepared, token = self.prepared, self.token
-        self.packed = packed = b"%b$%d\r\n%b\r\n%b" % (prepared.before, len(token), token.encode(), prepared.behind)
-        return packed
+        return b"%b$%d\r\n%b\r\n%b" % (prepared.before, len(token), token.encode(), prepared.behind)
+
+    def spell_out(self) -> None:
+        prepared = self.prepared
+        self.prepared = prepared.but(before=spelled_out(prepared.before, prepared.script), script=None)
 
     def end(self, reply: Reply, failure: RequestFailed | None) -> None:
         is_first = self.outcome is None
@@ -139,18 +132,18 @@ class Bundle(Request):
     def end(self, reply: Reply, failure: RequestFailed | None) -> None:
         """Answer each in the form in which its own script would."""
         if failure is None:
-            answered: list[Ask] = []
-            for member, number in zip(self._members, reply, strict=True):
+            members, grants = self._members, self._members[0].prepared.grants
+            for member, number in zip(members, reply, strict=True):
                 if not number:
                     self._alone(member)
                 elif member.home is None:
-                    member.end([1, number] if member.prepared.grants else number, None)
-                else:
-                    if member.outcome is None:
-                        member.outcome = [1, number] if member.prepared.grants else number, None
-                    answered.append(member)
+                    member.end([1, number] if grants else number, None)
+                elif member.outcome is None:
+                    member.outcome = [1, number] if grants else number, None
+            answered = members if all(reply) else [member for member in members if member.outcome is not None]
             for home, asks in groupby(answered, _HOME):
-                home.answered(asks)
+                if home is not None:
+                    home.answered(asks)
         elif failure.kind in ("broken", "silent", "closed", "nonsense"):
             for member in self._members:
                 member.end(None, failure.again(maybe_executed=failure.maybe_executed))

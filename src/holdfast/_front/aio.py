@@ -246,7 +246,7 @@ class AioFront(Front):
         future = home.loop.future()
         server = self._only or self.topology.node_for(first.key, None)
         if (link := server.link) is not None and link.is_open:
-            home.put(server, Ask(first, token, deadline, None, home, future))
+            home.put(server, Ask(first, token, deadline, future, home))
         else:
             future.set_result(None)
         return future  # type: ignore[no-any-return]

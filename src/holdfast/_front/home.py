@@ -78,15 +78,16 @@ class Home:
 
     def put(self, server: Server, ask: Ask) -> None:
         """Send it: at once where nothing is under way, else with what others ask for in this turn of the loop."""
-        # Read by the loop, or by the engine where that is late.
-        ask.may_lie = ask.may_lie or self.reads or self.read_on()
-        if not self._out:
+        out = self._out
+        if self.reads or (not out and self.read_on()):
+            ask.may_lie = True  # read by the loop, or by the engine where that is late
+        if not out:
             link = self._link
             if (link is not None and link is server.link and not link.owes) or not self.loop.collects:
                 server.put_all([ask])
                 return
             self.loop.soon(self._flush, server)
-        self._out.append(ask)
+        out.append(ask)
 
     def _flush(self, server: Server) -> None:
         out = self._out
@@ -146,11 +147,11 @@ class Home:
         if self.loop.running() is self.loop.key:
             self.found = True
             for ask in asks:
-                future = ask.future
+                future = ask.answer
                 if not future.done():  # `wake`, without the call: of many tasks at a time
                     future.set_result(ask.outcome)
         else:
-            self._wake_soon([(ask.future, ask.outcome) for ask in asks])
+            self._wake_soon([(ask.answer, ask.outcome) for ask in asks])
 
     def ring(self, future: Any) -> None:
         """Wake the task that waits for it, in any thread."""
