@@ -85,8 +85,8 @@ def _task() -> Any:
     return _trio().task() if task is None and "trio" in modules else task
 
 
-class _Numbers(dict[int, tuple["weakref.ref[Any]", int]]):
-    """Numbers of tasks, by their ids, which may come again: a number does not."""
+class _Numbers(dict["weakref.ref[Any]", int]):
+    """Numbers of tasks; one that was given to a task is never given to another one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,14 +98,14 @@ class _Numbers(dict[int, tuple["weakref.ref[Any]", int]]):
         """Return the number of that task in this process; 0 for None."""
         if task is None:
             return 0
-        known = self.get(id(task))
-        if known is not None and known[0]() is task:
-            return known[1]
-        if len(self._tasks) >= self._max:
-            self._forget()
-        number = next(self._next)
-        ref = self._tasks[number] = weakref.ref(task)
-        self[id(task)] = ref, number
+        ref = weakref.ref(task)
+        number = self.get(ref)
+        if number is None:
+            if len(self._tasks) >= self._max:
+                self._forget()
+            number = next(self._next)
+            self._tasks[number] = ref  # first: a signal handler may raise in between
+            self[ref] = number
         return number
 
     def task(self, number: int) -> Any:
@@ -114,12 +114,10 @@ class _Numbers(dict[int, tuple["weakref.ref[Any]", int]]):
         return None if ref is None else ref()
 
     def _forget(self) -> None:
-        for number, ref in snapshot(self._tasks.items()):
+        for ref, number in snapshot(self.items()):
             if ref() is None:
                 self._tasks.pop(number, None)
-        for each, (ref, _) in snapshot(self.items()):
-            if ref() is None:
-                self.pop(each, None)
+                self.pop(ref, None)
         self._max = max(_NUMBERS_MAX, 2 * len(self._tasks))
 
 
