@@ -324,7 +324,7 @@ class Lease(LeaseBase):
         except BaseException:
             self._abandon()
             raise
-        if record.state is LeaseState.RELEASED:
+        if record.state is _RELEASED:
             return
         if error is None:
             if not await self._release():

@@ -70,6 +70,7 @@ RENEWAL = Order()
 
 _HELD = LeaseState.HELD
 _SUSPECT = LeaseState.SUSPECT
+_RELEASED = LeaseState.RELEASED
 
 
 #: Make the protocols that extend a lease, and that release it.
@@ -268,14 +269,14 @@ class LeaseRecord:
             del self.unended  # `_end`, without the call: each release comes this way
         except AttributeError:
             return False
-        self.state = LeaseState.RELEASED
+        self.state = _RELEASED
         return True
 
     def half_released(self) -> bool:
         """Finish a release that an exception interrupted; True if the lease is released now, to be asked for again."""
         if self.alive and self.reason is None and not hasattr(self, "unended"):
-            self.state = LeaseState.RELEASED
-        self.repeats = self.state is LeaseState.RELEASED
+            self.state = _RELEASED
+        self.repeats = self.state is _RELEASED
         return self.repeats
 
     def mark_taken(self) -> None:
@@ -298,7 +299,7 @@ class LeaseRecord:
     def _become(self, state: LeaseState) -> None:
         self.state = state
         if not hasattr(self, "unended"):  # ended by another thread meanwhile, which stays so
-            self.state = LeaseState.RELEASED if self.reason is None else LeaseState.LOST
+            self.state = _RELEASED if self.reason is None else LeaseState.LOST
 
     def _end(self) -> bool:
         """Claim the end of the lease; True for one caller only."""

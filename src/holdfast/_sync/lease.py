@@ -297,7 +297,7 @@ class Lease(LeaseBase):
 
     def _exit(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         record = self._record
-        if record.state is LeaseState.RELEASED:
+        if record.state is _RELEASED:
             return
         if error is None:
             if not self._release():
