@@ -333,7 +333,7 @@ class Link(Matching):
         if not is_sent:
             self._queue.append(ask)
             if self._engine.asleep:
-                self._write_or_leave()
+                self.write()
                 if not (self._led or self._armed or self._is_tls):
                     self._arm((get_ident(),))  # the leader has left meanwhile, and found us in the seat
             else:
@@ -353,7 +353,7 @@ class Link(Matching):
             return False
         later.may_lie = not self._subscribes
         self._queue.append(later)
-        self._write_or_leave()
+        self.write()
         self._have_ticks()
         if self.ended:
             self._engine.call(self.rescue)
@@ -362,11 +362,11 @@ class Link(Matching):
     def put_all(self, asks: list[Any]) -> None:
         """Send those of an event loop, whose tasks wait for them. The engine looks for what is late."""
         self._queue.extend(asks)
-        self._write_or_leave()
+        self.write()
         first_at = min(map(DEADLINE, asks))
         if first_at < self._alarm_at:
             self._engine.call(self.alarm, first_at)
-        if asks[-1].may_lie:
+        if asks[-1].may_lie and not self._ticks:
             self._have_ticks()
         if self.ended or self._seat:
             self._engine.call(self.rescue)
@@ -384,16 +384,13 @@ class Link(Matching):
         elif request is not self._messages or failure is not None or not self.server.wakes(reply):
             self._engine.call(request.end, reply, failure)
 
-    def _write_or_leave(self) -> None:
-        if self._is_tls:
-            self._engine.call(self.write)
-        else:
-            self.write()
-
     # -- writing ----------------------------------------------------------------------------------
 
     def write(self) -> None:
-        """Write what is queued. Any thread may, but with TLS."""
+        """Write what is queued; with TLS, the engine does it."""
+        if self._is_tls and not self._engine.is_mine():
+            self._engine.call(self.write)
+            return
         seat, me = self._seat, (get_ident(),)
         try:
             goes_on = True
@@ -411,7 +408,8 @@ class Link(Matching):
 
     def _write_some(self) -> bool:
         """With the seat; False where no more can be written now."""
-        sock, data, pending, gathered = self._sock, self._out, self._pending, self._gathered
+        sock, data = self._sock, self._out
+        pending, gathered = self._pending, self._gathered
         if sock is None:
             return False
         if not data:

@@ -76,7 +76,7 @@ class Matching:
                 raise ValueError(repr(data[:20]))
             reader.feed(data)
             midway = True
-            while (reply := reader.gets()) is not _MORE:
+            while midway and (reply := reader.gets()) is not _MORE:
                 midway = reader.has_data()
                 if pending and (fits := pending[0].fits) is not None and fits(reply):
                     ends.append((pending[0], reply, None))
