@@ -1315,7 +1315,7 @@ LINES: tuple[Mutant, ...] = tuple(
         ),
         ("a line is not looked for", TENURE, " and note not in lines", ""),
         ("who is not alone waits in no line", TENURE, "return state is not _HELD and note not in lines", "return True"),
-        ("a tenure does not end", TENURE, "now < self.ends_at and", "True and"),
+        ("a tenure does not end", TENURE, "now < tenure.ends_at and", "True and"),
         ("an undisturbed tenure is not told", TENURE, "        self.ends_at = self.fair_until\n", "        pass\n"),
         ("an undisturbed tenure needs no inbox", TENURE, " or not self.hears(key)", ""),
         (
@@ -1326,9 +1326,9 @@ LINES: tuple[Mutant, ...] = tuple(
         ),
         ("every tenure is undisturbed", EXCLUSIVE, "self.keys.lock if grant.more else None", "self.keys.lock"),
         ("the first waiter is not announced", WANTED, "count > 0 and count <= (came or 1)", "false"),
-        ("a tenure is handed on beyond its block", TENURE, "self.fence < self.last_fence", "True"),
-        ("a tenure is handed on without validity", TENURE, " and record.deadline - now >= self.least_s", ""),
-        ("an extended lease is handed on", TENURE, "and not record.extensions and", "and"),
+        ("a tenure is handed on beyond its block", TENURE, "tenure.fence >= tenure.last_fence", "False"),
+        ("a tenure is handed on without validity", TENURE, " and record.deadline - now >= tenure.least_s", ""),
+        ("an extended lease is handed on", TENURE, " or record.extensions or", " or"),
         ("a handed-on lease has its predecessor's token", TENURE, "        tenure.fence += 1\n", ""),
         (
             "a handed-on lease has a deadline of its own",
@@ -1339,8 +1339,8 @@ LINES: tuple[Mutant, ...] = tuple(
         (
             "a handed-on lease ends by the max_hold of the one before",
             EXCLUSIVE,
-            "max(self.deadline, self.granted_until)",
-            "self.deadline",
+            "self.granted_until > until",
+            "False",
         ),
         (
             "a turn that leaves takes its lease along",

@@ -246,13 +246,18 @@ class LocalLease(LockRecord):
         return self
 
     def followed_by(self, turn: LocalWaiter, now: float) -> LocalLease:
-        until = max(self.deadline, self.granted_until)
+        until = self.deadline
+        if self.max_until is not None and self.granted_until > until:
+            until = self.granted_until
         made = type(self)(self.name, self.token, self.tenure.fence, self.ttl_ms, now, until, self.short_s)
         if self.short_s or until - self.renew_from > self.ttl_ms / 2000:
             made.renew_from = self.renew_from
         else:  # renewed for no longer than its own `max_hold`: the next one begins with little, and is stretched
             made.short_s = until - now
-        return made.stand_on(self._exclusive, turn, self.tenure)
+        made._exclusive, made.turn = self._exclusive, turn  # as `stand_on`, without the call
+        made.tenure = tenure = self.tenure
+        tenure.holder = made
+        return made
 
     def hand_on(self, now: float) -> bool:
         return self.turn.hand_on()  # type: ignore[no-any-return]

@@ -79,15 +79,6 @@ class Tenure:
         #: It is to be passed on to the server's queue.
         self.over = False
 
-    def goes_on(self, now: float, record: LeaseRecord) -> bool:
-        """True if the next holder may go on after that lease.
-
-        Not where it was extended: a late extension that shortens may be under way, of which the next holder would not
-        know.
-        """
-        in_time = now < self.ends_at and record.deadline - now >= self.least_s
-        return in_time and self.fence < self.last_fence and not record.extensions and not record.overlong
-
     def told(self) -> None:
         """End the tenure as soon as is fair, since another client waits."""
         self.ends_at = self.fair_until
@@ -149,10 +140,10 @@ class Line:
     #: The owner's lease, or the one before it; and what the owner may take, or has to pass on.
     record: LeaseRecord | None = None
     tenure: Tenure | None = None
-    #: It has ended; since the server is in trouble, which each turn has to see for itself.
-    dead = failed = False
 
     def __init__(self, lines: Lines, key: object, owner: LocalWaiter) -> None:
+        #: It has ended; since the server is in trouble, which each turn has to see for itself.
+        self.dead = self.failed = False
         self.lines = lines
         self.key = key
         #: The turn that has the right.
@@ -213,22 +204,22 @@ class Line:
 class LocalWaiter:
     """One local acquire. `token`: its own, for when it asks the server."""
 
-    line: Line | None = None
-    #: It began the line.
-    first = False
-    #: It has left, and takes nothing any more.
-    over = False
-    #: What it has handed on.
-    handed: Tenure | None = None
-    #: When it was granted.
-    got_at = 0.0
-    #: Wakes it where it waits; set by the driver.
-    bell: Callable[[], None] | None = None
+    __slots__ = ("arrived_at", "bell", "first", "got_at", "handed", "line", "over", "token")
 
-    # Without slots: most turns never get more than this.
     def __init__(self, token: str, arrived_at: float) -> None:
         self.token = token
         self.arrived_at = arrived_at
+        self.line: Line | None = None
+        #: It began the line.
+        self.first = False
+        #: It has left, and takes nothing any more.
+        self.over = False
+        #: What it has handed on.
+        self.handed: Tenure | None = None
+        #: When it was granted.
+        self.got_at = 0.0
+        #: Wakes it where it waits; set by the driver.
+        self.bell: Callable[[], None] | None = None
 
     def join(self, lines: Lines, key: object) -> None:
         """Take a place in the line of that lock, or begin it."""
@@ -267,7 +258,10 @@ class LocalWaiter:
         if line.owner is not self or line.dead or record is None or tenure is None or tenure.over:
             return None
         self.got_at = now
-        if not tenure.goes_on(now, record):
+        # Not after a lease that was extended: a late extension that shortens may be under way, of which the next holder
+        # would not know.
+        in_time = now < tenure.ends_at and record.deadline - now >= tenure.least_s
+        if not in_time or tenure.fence >= tenure.last_fence or record.extensions or record.overlong:
             tenure.over = True
             return None
         tenure.fence += 1
