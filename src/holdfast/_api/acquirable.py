@@ -176,6 +176,7 @@ class AcquirableBase:
         if how.asks is None:
             how.renews, how.most_waiting, how.witness = options.renew, options.queue_limit, session.witness
             how.checks = session.checks(self._label, self._name, options)
+            how.bare = options == Options(options.ttl_ms)
             how.asks = self._prepared()
         self._asks = how.asks
 
@@ -259,20 +260,20 @@ class AcquirableBase:
         driver, record = session.driver, asked.record
         release_ask = None
         if got is not None:
-            turn = None
-            if type(got) is Grant:
+            if isinstance(got, Grant):
                 turn = asked.turn
                 if turn is not None and not turn.over:
                     got.turn = turn
-                usual = not (got.stray or self._noted or got.more == PLAIN or asked.token[-1] == MARK)
-                if usual and self._asks:
+                if self._asks and not (got.stray or self._noted or got.more == PLAIN or asked.token[-1] == MARK):
                     release_ask = self._asks[1]
-            asked.record = record = self._record(asked.token, got)
+                asked.record = record = self._record(asked.token, got)
+                if turn is not None and record.turn is None and not turn.over:
+                    driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
+            else:
+                asked.record = record = got if self._how.bare else self._under_options(got)
             record.report = asked.report
             if self._line_key is not None and asked.kept is None:
                 self._line_key.last = record
-            if turn is not None and record.turn is None and not turn.over:
-                driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
             if record.held_since >= driver.introduce_at:
                 session.introduce(record.held_since)
         assert record is not None
@@ -283,28 +284,27 @@ class AcquirableBase:
         if asked.me:
             for kind in self._owned_as:
                 session.owners[kind, asked.me] = known
-        if self._options.on_wanted is not None:
+        if not self._how.bare and self._options.on_wanted is not None:
             lease.on_wanted(self._options.on_wanted)
-        report = record.report
-        if report.detailed:
-            report.acquired(record)  # before anything can tell of its end
+        if record.report.detailed:
+            record.report.acquired(record)  # before anything can tell of its end
         driver.watch(record)
         if hook.observer is not None:
             hook.observer.granted(record)
         return lease
 
-    def _record(self, token: str, got: LeaseRecord | Grant) -> LeaseRecord:
-        """Make the record of what was got, under the options of the acquire: all that act on it do so here."""
+    def _record(self, token: str, got: Grant) -> LeaseRecord:
+        """Make the record of what was granted."""
+        if self._kept_as is not None and got.kept is None and is_kept(token):
+            got.kept = self._session.driver.lease_cache, self._options.kept_ms / 1000
+        record: LeaseRecord = self._how.make_record(token, got, self._ttl_ms)
+        if self._label != "lock":
+            record.label = self._label
+        return record if self._how.bare else self._under_options(record)
+
+    def _under_options(self, record: LeaseRecord) -> LeaseRecord:
+        """Have the options of the acquire act on it: all that do stand here, but `on_wanted`."""
         options = self._options
-        record: LeaseRecord
-        if isinstance(got, Grant):
-            if options.kept_ms and got.kept is None and is_kept(token):
-                got.kept = self._session.driver.lease_cache, options.kept_ms / 1000
-            record = self._how.make_record(token, got, self._ttl_ms)
-            if self._label != "lock":
-                record.label = self._label
-        else:
-            record = got
         if not options.renew:
             record.stop_renewing()
         if options.max_hold_ms is not None:

@@ -37,7 +37,7 @@ class _Change(Side):
         self._until = before.max_until
         self._asks = ()  # not the one request with the token that it is given
 
-    def _record(self, token: str, got: LeaseRecord | Grant) -> LeaseRecord:
+    def _record(self, token: str, got: Grant) -> LeaseRecord:
         record = super()._record(token, got)
         if self._until is not None:
             record.end_by(self._until)
