@@ -135,10 +135,9 @@ class Lock(ExclusiveBase, Leasable[Lease]):
             raise LeaseLost(self._name, "taken")
         record.lasts(held)
         record.report = self._session.reports.adopt(record)
-        driver = self._session.driver
         asked = Asked()
         asked.lock, asked.token, asked.record = self, token, record
-        (asked.home, asked.me), asked.code, asked.offset = driver.caller(), frame.f_code, frame.f_lasti
+        (asked.home, asked.me), asked.code, asked.offset = self._session.driver.caller(), frame.f_code, frame.f_lasti
         return self._granted(asked, None)  # type: ignore[no-any-return]
 
     async def status(self) -> LockStatus:

@@ -30,7 +30,7 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.snapshot import snapshot
 from holdfast._core.standing import Standing
-from holdfast._core.tenure import SOON_MS, LocalWaiter
+from holdfast._core.tenure import SOON_MS
 from holdfast._core.tokens import owner_of
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._engine.client import Client
@@ -264,10 +264,8 @@ class AioFront(Front):
         """Acquire by the protocol, which is told what came of the first request, if that was sent."""
         return self._run(self._acquires(asked, first, start, sent), asked.undo)
 
-    async def wait_in_line(
-        self, asked: Any, start: Callable[[LocalWaiter, float | None], Protocol[LeaseRecord | Grant | Busy]]
-    ) -> LeaseRecord | Grant | Busy:
-        """Wait for its turn: it is handed on soon, or `start(turn, timeout_s)` makes the protocol for all the rest."""
+    async def wait_in_line(self, asked: Any) -> LeaseRecord | Grant | Busy:
+        """Wait for its turn, which is handed on soon; else a protocol does all the rest."""
         turn, timeout_s = asked.turn, asked.timeout_s
         if asked.lock._ttl_ms > SOON_MS and (timeout_s is None or timeout_s > SOON_S):
             home = self.home
@@ -282,7 +280,7 @@ class AioFront(Front):
             taken: LeaseRecord | None = None if self.closed else turn.take(clock())
             if taken is not None:
                 return taken
-        return await self._run(start(turn, timeout_s), asked.undo)
+        return await self._run(asked.lock._wait_in_line(turn, timeout_s), asked.undo)
 
     def release(self, record: LeaseRecord, first: PreparedRequest | None, outcome: Outcome | None) -> Awaitable[bool]:
         """Release by the protocol, which is told what came of the first request, if that was sent."""

@@ -21,7 +21,7 @@ from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.standing import Standing
-from holdfast._core.tenure import SOON_MS, LocalWaiter
+from holdfast._core.tenure import SOON_MS
 from holdfast._core.waiting import Busy, Grant
 from holdfast._engine.client import Client
 from holdfast._engine.operation import Operation
@@ -161,10 +161,8 @@ class ThreadsFront(Front):
         """Acquire by the protocol, which is told what came of the first request, if that was sent."""
         return self.run(partial(self._acquires, asked, first, start, sent), asked.cancel)
 
-    def wait_in_line(
-        self, asked: Any, start: Callable[[LocalWaiter, float | None], Protocol[LeaseRecord | Grant | Busy]]
-    ) -> LeaseRecord | Grant | Busy:
-        """Wait for its turn: it is handed on soon, or `start(turn, timeout_s)` makes the protocol for all the rest."""
+    def wait_in_line(self, asked: Any) -> LeaseRecord | Grant | Busy:
+        """Wait for its turn, which is handed on soon; else a protocol does all the rest."""
         turn, timeout_s, line = asked.turn, asked.timeout_s, asked.turn.line
         if asked.cancel is None and asked.lock._ttl_ms > SOON_MS and (timeout_s is None or timeout_s > SOON_S):
             bell = silent_bell()
@@ -178,6 +176,7 @@ class ThreadsFront(Front):
             taken: LeaseRecord | None = None if self.closed else turn.take(clock())
             if taken is not None:
                 return taken
+        start: Callable[..., Protocol[LeaseRecord | Grant | Busy]] = asked.lock._wait_in_line
         return self.run(partial(start, turn, timeout_s), asked.cancel)
 
     def release(self, record: LeaseRecord, first: PreparedRequest | None, outcome: Outcome | None) -> bool:

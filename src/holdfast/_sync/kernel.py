@@ -61,7 +61,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         if (key := self._kept_as) is not None and driver.lease_cache.hears(key, driver.client.listening(key)):
             token += KEPT
         asked = Asked()
-        asked.lock, asked.token, asked.home, asked.me, asked.code, asked.offset = self, token, home, me, code, offset
+        asked.lock, asked.token, asked.home = self, token, home
+        asked.me, asked.code, asked.offset = me, code, offset
         asked.timeout_s, asked.cancel = timeout_s, cancel
         asked.report = session.reports.begin(self._label, self._name, self._report_level)
         got: LeaseRecord | Grant | Busy | None = None
@@ -160,13 +161,13 @@ class Acquirable(AcquirableBase, Generic[L]):
 
     def _go_on(self, asked: Asked, outcome: Outcome | None) -> LeaseRecord | Grant | Busy:
         """Have the engine do the rest, or all, of it; or wait in line. `outcome`: what came of the first request."""
-        session, driver, report, turn = self._session, self._session.driver, asked.report, asked.turn
+        driver, report, turn = self._session.driver, asked.report, asked.turn
         # A first request that may have been granted, and was not, is in doubt until the engine has begun with that.
         asked.runs = outcome is None or (outcome[1] is None and outcome[0][0] != 1)
         if turn is not None and not turn.first:
             if report.detailed:
                 report.queued()
-            return driver.wait_in_line(asked, self._wait_in_line)
+            return driver.wait_in_line(asked)
         start: Any = self._ask if turn is None else partial(self._ask_as_owner, turn)
         if asked.standing is not None:
             if outcome is None:
@@ -176,7 +177,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         if report.detailed:
             driver.queueing[asked.token] = report
         if driver.introduce_at < 0.0 and asked.timeout_s != 0:
-            start = partial(_introduced, partial(session.introduce, clock()), start)
+            start = partial(_introduced, partial(self._session.introduce, clock()), start)
         sent = None if outcome is None else Sent(asked.asked_at, asked.behind, outcome)
         return driver.acquire(asked, self._asks[0] if self._asks else None, start, sent)
 

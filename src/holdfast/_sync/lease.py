@@ -217,7 +217,8 @@ class Lease(LeaseBase):
 
     def _release(self, wait: bool | None = None) -> bool:
         record, driver, session = self._record, self._driver, self._session
-        if record.check_expired(clock()):
+        now = clock()
+        if record.check_expired(now):
             self._unwatch()
             return False
         if self._entries:
@@ -226,16 +227,15 @@ class Lease(LeaseBase):
                 return True
             except IndexError:
                 pass  # a signal handler or another thread has left the last one
-        if record.kept_until and record.kept_until > clock():
+        if record.kept_until > now:
             return self._keep()
-        report = record.report
         held = True  # as far as is known
         try:
             driver.leaving[record.token] = record  # for one that closes the client meanwhile
             if not driver.schedule.finish(record):
                 return False
             session.disown(self)
-            if record.turn is not None and record.hand_on(clock()):
+            if record.turn is not None and record.hand_on(now):
                 return True
             ask, outcome = self._release_ask, None
             if ask is not None:
@@ -252,8 +252,8 @@ class Lease(LeaseBase):
             raise
         finally:
             driver.leaving.pop(record.token, None)
-            if report.detailed and record.state is _RELEASED and held:
-                report.released()
+            if record.report.detailed and record.state is _RELEASED and held:
+                record.report.released()
         if not held:
             self._mark_taken()
         return held
