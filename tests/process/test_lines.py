@@ -27,6 +27,7 @@ import redis
 import holdfast.asyncio
 from holdfast import embedded
 from holdfast._core import tenure
+from holdfast._core.record import LeaseRecord
 from testbed.waiting import eventually
 from tests.process.interruptions import Bench, Interrupted, excused, name_for
 from tests.support.bytecodes import Place, at_bytecode, bytecodes_of, places_once
@@ -469,16 +470,21 @@ def test_a_grant_that_comes_to_no_lease_is_no_one_elses(
         async with holdfast.asyncio.connect(valkey_server.url, ttl=TTL_S, tenure=TENURE_S) as locks:
             make: Callable[[], Any] = partial(locks.lock, name, **options)  # type: ignore[arg-type]
             lock = make()
-            record = lock._record
+            record, granted = lock._record, lock._granted
 
             def interrupted(*how: Any) -> Any:
                 record(*how)
                 raise Interrupted
 
+            def interrupted_where_it_was_handed_on(asked: Any, got: Any) -> Any:
+                if isinstance(got, LeaseRecord):
+                    raise Interrupted
+                return granted(asked, got)
+
             async def play(coroutine: _Coroutine) -> None:
                 await coroutine
 
-            lock._record = interrupted
+            lock._record, lock._granted = interrupted, interrupted_where_it_was_handed_on
             assert isinstance(await _tasks_in_line(make, place, play, lock), Interrupted)
             assert not standing(locks)
             assert bench.gone(name) == {}
