@@ -155,18 +155,11 @@ def _excluded_badly(history: History) -> list[Verdict]:
     for index, first in enumerate(stays):
         for second in stays[index + 1 :]:
             if second.client != first.client and second.start_ns < first.end_ns:
-                until = min(first.end_ns, second.end_ns)
-                found.append(
-                    Verdict(
-                        "exclusion violated",
-                        f"{first.client} and {second.client} were both inside "
-                        f"from {_ms(history, second.start_ns)} to {_ms(history, until)}",
-                        second.start_ns,
-                        (first.client, second.client),
-                        f"从 {_ms(history, second.start_ns)} 到 {_ms(history, until)}，"
-                        f"{first.client} 和 {second.client} 同时在临界区内",
-                    )
-                )
+                since, until = (_ms(history, at) for at in (second.start_ns, min(first.end_ns, second.end_ns)))
+                one, other = who = first.client, second.client
+                text = f"{one} and {other} were both inside from {since} to {until}"
+                zh = f"从 {since} 到 {until}，{one} 和 {other} 同时在临界区内"
+                found.append(Verdict("exclusion violated", text, second.start_ns, who, zh))
     return found
 
 
@@ -180,17 +173,11 @@ def _lost_updates(history: History) -> list[Verdict]:
         base = event.get("base")
         earlier = from_base.setdefault(base, event)
         if earlier is not event:
-            found.append(
-                Verdict(
-                    "lost update",
-                    f"{event.lane} and {earlier.lane} both made {event.get('value')} out of {base}: "
-                    f"the write of {earlier.lane} at {_ms(history, earlier.at_ns)} is lost",
-                    event.at_ns,
-                    (event.lane, earlier.lane),
-                    f"{event.lane} 和 {earlier.lane} 都从 {base} 算出 {event.get('value')}："
-                    f"{earlier.lane} 在 {_ms(history, earlier.at_ns)} 的写入丢失",
-                )
-            )
+            one, other = who = event.lane, earlier.lane
+            value, at = event.get("value"), _ms(history, earlier.at_ns)
+            text = f"{one} and {other} both made {value} out of {base}: the write of {other} at {at} is lost"
+            zh = f"{one} 和 {other} 都从 {base} 算出 {value}：{other} 在 {at} 的写入丢失"
+            found.append(Verdict("lost update", text, event.at_ns, who, zh))
     return found
 
 
@@ -441,15 +428,9 @@ def _failed(history: History) -> list[Verdict]:
         found.append(Verdict("foreign release", text, event.at_ns, ("A",), zh))
     for event in history.of("check failed"):
         who, said = event.lane, event.get("error")
-        found.append(
-            Verdict(
-                "failed",
-                f"ensure_held() of {who}, called without arguments, failed, which says neither yes nor no: {said}",
-                event.at_ns,
-                (who,),
-                f"{who} 的 ensure_held()（不带参数调用）失败，既不是“是”也不是“否”：{said}",
-            )
-        )
+        text = f"ensure_held() of {who}, called without arguments, failed, which says neither yes nor no: {said}"
+        zh = f"{who} 的 ensure_held()（不带参数调用）失败，既不是“是”也不是“否”：{said}"
+        found.append(Verdict("failed", text, event.at_ns, (who,), zh))
     return found
 
 
@@ -505,16 +486,11 @@ def _idle(history: History) -> list[Verdict]:
         if any(event.kind == "stopped" for event in since):
             continue
         after = f"{(lost.at_ns - got[-1].at_ns) / 1e6:.0f} ms"
-        return [
-            Verdict(
-                "failed",
-                f"{who} was told that its lock was lost, {after} after it had got it, although nothing had happened "
-                "to it: its work was not done",
-                lost.at_ns,
-                (who,),
-                f"{who} 取得锁 {after} 后就被告知锁已丢失，而什么也没有发生：它的工作没有做",
-            )
-        ]
+        text = (
+            f"{who} was told that its lock was lost, {after} after it had got it, although nothing had happened to it"
+        )
+        zh = f"{who} 取得锁 {after} 后就被告知锁已丢失，而什么也没有发生：它的工作没有做"
+        return [Verdict("failed", f"{text}: its work was not done", lost.at_ns, (who,), zh)]
     stays = sections(history)
     worked = any(section.ended != "lost" for section in stays) or any(e.get("accepted") for e in history.of("wrote"))
     if worked or (not stays and any(history.of("acquired"))):
@@ -565,17 +541,11 @@ def _unavailable(history: History) -> list[Verdict]:
         held = any(s.start_ns <= until and s.end_ns > fault.at_ns for s in sections(history))
         if asked and not held and not any(e.kind == "acquired" for e in during):
             tries = sum(e.kind in ("refused", "failed") for e in during)
-            found.append(
-                Verdict(
-                    "unavailable",
-                    f"no client acquired in the {(until - asked[0].at_ns) / 1e9:.1f} s that "
-                    f"{asked[0].lane} asked while the fault lasted ({tries} attempts came back without)",
-                    asked[0].at_ns,
-                    (asked[0].lane,),
-                    f"故障期间没有人获得锁：{asked[0].lane} 请求了 {(until - asked[0].at_ns) / 1e9:.1f} s"
-                    f"（{tries} 次尝试落空）",
-                )
-            )
+            who, at_ns = asked[0].lane, asked[0].at_ns
+            lasted = f"{(until - at_ns) / 1e9:.1f} s"
+            text = f"no client acquired in the {lasted} that {who} asked while the fault lasted"
+            zh = f"故障期间没有人获得锁：{who} 请求了 {lasted}（{tries} 次尝试落空）"
+            found.append(Verdict("unavailable", f"{text} ({tries} attempts came back without)", at_ns, (who,), zh))
     return found
 
 
