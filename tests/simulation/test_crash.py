@@ -149,7 +149,7 @@ class World:
             self.asking = False
             if isinstance(grant, Grant):
                 self.record = self.exclusive.make_record(token, grant, TTL_MS)
-                self.did["pushed" if grant.until else "granted"] += 1
+                self.did["pushed" if grant.short_s else "granted"] += 1
 
         self.start(self.exclusive.acquire(token, TTL_MS, None, False), ended)
 

@@ -70,7 +70,8 @@ def changed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         there: dict[str, Any] = {"__name__": waiting.__name__}
         exec(compile(text, str(Path(mutant.file)), "exec"), there)
         # Every reference to the functions sees the change.
-        monkeypatch.setattr(waiting.wait_for, "__code__", there["wait_for"].__code__)
+        for changed in (waiting.wait_for, waiting.pushed):
+            monkeypatch.setattr(changed, "__code__", there[changed.__name__].__code__)
         for name, function in vars(there["_Waiting"]).items():
             if isinstance(function, FunctionType):
                 monkeypatch.setattr(vars(waiting._Waiting)[name], "__code__", function.__code__)

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from holdfast._core.exclusive import OneServer
 from holdfast._core.keys import lock_keys
 from holdfast._core.record import LeaseRecord, LeaseState, Order
 from holdfast._core.rwlock import RWAcquisition
 from holdfast._core.schedule import Schedule
-from holdfast._core.waiting import Grant
+from holdfast._core.settings import DEFAULT
+from holdfast._core.validity import deadline
+from holdfast._core.waiting import Grant, granted
 
 
 def hold_of(ttl_ms: int, sent_at: float = 100.0, max_hold_ms: int | None = None) -> LeaseRecord:
@@ -164,3 +167,12 @@ def test_a_late_answer_has_something_given_back_only_when_the_time_was_over(reas
     assert not schedule.answered(hold, 1, 30_000, 109.0, 110.2, 0.5)
     assert hold.is_left_over is left_over
     assert hold.reason == reason
+
+
+def test_a_lease_with_crash_release_lasts_for_its_ttl() -> None:
+    """Also where its grant had to be answered within the shorter time."""
+    token = f"{'c0ffee' * 4}:1:7!2000"
+    grant = granted([1, 7], 100.0, 100.1, 2_000)
+    assert grant is not None
+    record = OneServer(lock_keys("holdfast", "a"), DEFAULT).make_record(token, grant, 30_000)
+    assert record.deadline == deadline(100.0, 30_000)

@@ -96,8 +96,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         finally:
             told = None  # whose traceback has this frame, and those that called it
             session.asking.pop(asked.token, None)
-            if asked.standing is not None:
-                self._stand_no_more(asked)
+            driver.standing.pop(asked.token, None)
             if driver.queueing:
                 driver.queueing.pop(asked.token, None)
             if asked.turn is not None:

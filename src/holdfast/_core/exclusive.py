@@ -206,7 +206,9 @@ class _CrashRecord(LockRecord):
     usual_renewal = LeaseRecord.usual_renewal
 
     def __init__(self, exclusive: OneServer, token: str, grant: Grant, ttl_ms: int) -> None:
-        super().__init__(exclusive.name, token, grant.fence, ttl_ms, grant.sent_at, grant.until, grant.short_s)
+        # (What was not pushed may be trusted for that long only, but lasts for its ttl.)
+        until = grant.until if grant.short_s else None
+        super().__init__(exclusive.name, token, grant.fence, ttl_ms, grant.sent_at, until, grant.short_s)
         self._exclusive = exclusive
         self.crash_ms, self.stray = crash_ms_of(token), grant.stray
         # One that was pushed is not noted as alive, so that others do not get in early.
