@@ -702,14 +702,14 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "what begins with less is not renewed sooner",
         SCHEDULE,
-        "            if record.short_s:\n                wait_s",
-        "            if False:\n                wait_s",
+        "        if record.short_s:\n            wait_s",
+        "        if False:\n            wait_s",
     ),
     Mutant(
-        "what ends while it is looked through is renewed",
+        "what begins with less is not planned sooner",
         SCHEDULE,
-        "        if record.check_expired(now):  # also",
-        "        if record.alive and record.check_expired(now):  # also",
+        "if record.short_s or record.crash_ms:",
+        "if False:",
     ),
     Mutant(
         "what began with less is renewed as often until its end",
@@ -775,10 +775,7 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     ),
     Mutant("the end of a lease is not reported", HOLD, 'self.lose("max_hold" if at_most else "expired")', "pass"),
     Mutant(
-        "a deadline waits for the renewal",
-        SCHEDULE,
-        "record.next_at = at = min(at, record.deadline)",
-        "record.next_at = at",
+        "a deadline waits for the renewal", SCHEDULE, "record.next_at = min(at, record.deadline)", "record.next_at = at"
     ),
     Mutant(
         "a lease that was taken stays held",
@@ -799,20 +796,20 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "a failed renewal is not repeated",
         SCHEDULE,
-        "self._asked.discard(record)\n        if record not in self._held:\n            return\n",
-        "if record not in self._held:\n            return\n",
+        "self._asked.pop(id(record), None)\n        if id(record) not in self._live:\n            return\n",
+        "if id(record) not in self._live:\n            return\n",
     ),
     Mutant(
         "a renewal that is not answered never ends",
         SCHEDULE,
-        "        record.next_at = record.deadline\n        # (Of one",
-        "        # (Of one",
+        "            self._plan(record, record.deadline)\n            # (Of one",
+        "            # (Of one",
     ),
     Mutant(
         "a late renewal counts from its last try",
         SCHEDULE,
-        "        self._at(record, now + wait_s",
-        "        record.due_at = self._at(record, now + wait_s",
+        "if record.state is _HELD:\n                    record.due_at",
+        "if True:\n                    record.due_at",
     ),
     Mutant("a renewal that has found nothing is taken from its answer", RENEWALS, "is int and answer > 0:", "is int:"),
     Mutant(
@@ -869,7 +866,9 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "found = found or (sure and failure.maybe_executed)\n                    retry = retry",
         "retry = retry",
     ),
-    Mutant("leases are renewed early without any that is due", SCHEDULE, "near if to_renew else ()", "near"),
+    Mutant(
+        "leases are renewed early without any that is due", SCHEDULE, "not (to_renew and at <= now", "not (at <= now"
+    ),
     Mutant(
         "with others, a lock is taken from its holder",
         ACQUIRE_EACH,

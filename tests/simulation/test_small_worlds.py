@@ -21,7 +21,7 @@ BOUNDS = [
     (Bound("mutex", faults=("lost", "reset", "crash", "cancel")), 300),
     (Bound("mutex", hurries=1, faults=()), 250),
     (Bound("mutex", faults=("inbox",), patient=False), 100),
-    (Bound("mutex", faults=("break", "want")), 1_100),
+    (Bound("mutex", faults=("break", "want")), 1_200),
     (Bound("rwlock", faults=("crash",)), 50),
     (Bound("semaphore", faults=("lost", "cancel")), 100),
 ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -259,40 +257,13 @@ def test_a_lease_is_planned_as_soon_as_it_is_seen() -> None:
     """The engine may do so before the thread that adds it has gone on."""
     schedule, hold = Schedule(), hold_of(10_000, 0.0)
 
-    class Seen(dict[LeaseRecord, None]):
-        def __setitem__(self, record: LeaseRecord, nothing: None) -> None:
-            super().__setitem__(record, nothing)
-            assert schedule.due(0.0) == []
+    class Seen(dict[int, LeaseRecord]):
+        def __setitem__(self, key: int, record: LeaseRecord) -> None:
+            super().__setitem__(key, record)
+            schedule._plan_new(0.0)
 
-    schedule._held = Seen()
-    schedule.look_s = 0.1
+    schedule._new = Seen()
     schedule.add(hold, 0.5)
     assert [*schedule] == [hold]
+    assert not schedule._new
     assert 0.0 < (schedule.next_at() or 0.0) < hold.deadline
-
-
-def test_what_ends_while_it_is_looked_through_is_not_renewed() -> None:
-    """Another thread releases it between two steps of the engine."""
-    schedule, hold = Schedule(), hold_of(10_000, 0.0)
-
-    class Ends(dict[LeaseRecord, None]):
-        def __iter__(self) -> Iterator[LeaseRecord]:
-            found = [*super().__iter__()]
-            schedule.finish(hold)
-            return iter(found)
-
-    schedule._held = Ends()
-    at = schedule.add(hold, 0.5)
-    assert schedule.due(at) == [] and len(schedule) == 0
-
-
-def test_the_young_are_looked_at_together() -> None:
-    schedule = Schedule()
-    schedule.look_s = 0.1
-    holds = [hold_of(30_000, 5.0 + number / 1000) for number in range(20)]
-    looks = {schedule.add(hold, 0.5) for hold in holds}
-    assert len(looks) <= 2 and min(looks) >= 5.1 and max(looks) <= 5.119 + 0.025
-    for at in sorted(looks):
-        assert schedule.due(at) == []
-    assert schedule.outlived == holds
-    assert min(hold.next_at for hold in holds) > 10.0, "when they are renewed"

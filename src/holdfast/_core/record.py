@@ -97,7 +97,6 @@ class LeaseRecord:
         "fence",
         "held_since",
         "home",
-        "is_young",
         "kept_until",
         "lease",
         "most_ms",
@@ -139,9 +138,8 @@ class LeaseRecord:
     tenure: Any = None
     #: The blocks under it.
     blocks: tuple[Any, ...] = ()
-    is_young: bool  # it was not attended to yet, since it is watched
     next_at: float  # when it needs attention next, once it is watched
-    due_at: float  # when its renewal is, or was at first, once it is watched
+    due_at: float  # when its last renewal was at first, once there was one
 
     def __init__(
         self,
