@@ -105,7 +105,8 @@ def test_upgrades_and_downgrades_keep_it(in_step: Replicated, api: Api, unique_n
 
 def test_a_condition_waits_as_its_lock_demands(in_step: Replicated, api: Api, unique_name: str) -> None:
     brought = api.redis().Redis.from_url(in_step.url)
-    locks = api.client(brought, _settings=Settings(retry_limit_s=2.0))
+    # Longer than a request without an answer is waited for: of the last one it is not known what came of it.
+    locks = api.client(brought, _settings=Settings(retry_limit_s=8.0))
     lock = locks.lock(unique_name, ttl=20, renew=False, sync_replicas=2)
     condition = locks.condition(getattr(lock, "_target", lock))
     actor = api.actor()
