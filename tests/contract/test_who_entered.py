@@ -301,5 +301,6 @@ def test_of_many_names_most_are_forgotten(valkey_server: embedded.Server, unique
                 with locks.lock(f"{unique_name}:{number}"):
                     pass
         assert 0 < len(locks._session._shared) <= 1_000
+        assert 0 < len(locks._usual) <= 1_000
         with locks.lock(f"{unique_name}:0"):
             pass

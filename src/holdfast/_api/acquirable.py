@@ -13,7 +13,7 @@ from holdfast._api import hook
 from holdfast._api.client_info import lease_note_key
 from holdfast._api.lease_stack import LeaseStack
 from holdfast._api.leaving import line_of
-from holdfast._api.options import Duration, Options, options_of
+from holdfast._api.options import Duration, Options, check_name, lock_options_of, options_of
 from holdfast._core.by_turns import ByTurns
 from holdfast._core.describe import annotate
 from holdfast._core.effects import Protocol
@@ -38,6 +38,8 @@ _ON_THE_LEASE = {
     "token": _LEASE.format("token"),
     "reset": "; a lock ends with its lease, or its ttl",
 }
+#: Names of which a client remembers one lock; beyond, all are forgotten, and made again.
+_KNOWN_MAX = 1_000
 
 
 class Elsewhere:
@@ -357,6 +359,19 @@ class ExclusiveBase(AcquirableBase):
             if session.quorum is not None:
                 raise ConfigurationError("cache_for", options.kept_ms / 1000, "None: not supported over a quorum")
             self._kept_as = self._key
+
+    @classmethod
+    def _usual(cls, known: dict[str, Self], session: Any, name: str, options: Options) -> Self:
+        """Make one like that which is `known`, since a block under `locks.lock(name)` asks for one each time."""
+        one = known.get(name)
+        if one is None:
+            if len(known) >= _KNOWN_MAX:
+                known.clear()
+            one = known[name] = cls(session, check_name(name), lock_options_of({}, options))
+        made = object.__new__(cls)
+        vars(made).update(vars(one))
+        made._entered = LeaseStack()
+        return made
 
     def _record_of(self, token: str, fence: int, extensions: int) -> LeaseRecord:
         """Make the record of a token's lease, maybe of another process, after that many extensions. Not watched."""

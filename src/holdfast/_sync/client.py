@@ -120,6 +120,8 @@ class Client:
         self._options = options_of(options, of_locks=("crash_release",))
         settings = _settings if tenure is None else _settings._replace(tenure_ms=tenure_ms_of(tenure))
         self._session = Session(redis_client, checked, settings, observer)
+        #: By their names, one of the locks without options of their own.
+        self._usual: dict[str, Lock] = {}
 
     @classmethod
     @explains_options
@@ -164,6 +166,7 @@ class Client:
             module = lazily("holdfast._async.client")
             made = module.Client.__new__(module.Client)
             made._options, made._session = self._options, module.Session.beside(self._session)
+            made._usual = {}
             made = vars(self).setdefault("_tasks", made)  # of those that threads make at a time, the first
         return made
 
@@ -182,6 +185,8 @@ class Client:
         released when another client asks for it. Not over a quorum. None: not kept. Sends nothing. Raises
         `ConfigurationError` for what is not allowed.
         """
+        if not options and reentrant is False and type(name) is str and not self._session.scripts.refused:
+            return Lock._usual(self._usual, self._session, name, self._options)
         resolved = lock_options_of(options, self._options)
         return Lock(self._session, check_name(name), resolved, check_bool(reentrant, "reentrant"))
 
