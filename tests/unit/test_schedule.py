@@ -126,7 +126,7 @@ def test_what_an_extension_without_an_answer_leaves_beyond_max_hold_is_to_be_rel
 
 @pytest.mark.parametrize("extended", [True, False])
 def test_what_an_extension_without_an_answer_leaves_is_to_be_released(extended: bool) -> None:
-    """It shortens the lease at once; the server may never have heard of it. Without one, both end at their time."""
+    """An extension shortens the lease at once, though the server may never hear of it; else both end at their time."""
     schedule = Schedule()
     outlasted: list[LeaseRecord] = []
     schedule.outlasts = outlasted.append

@@ -43,7 +43,7 @@ class Listening(Runner):
 
     @abstractmethod
     def silence(self, place: Hashable) -> RequestFailed:
-        """What to say of a server from which nothing has come in time."""
+        """Return the failure of a server from which nothing has come in time."""
 
     @abstractmethod
     def inbox_opened(self) -> None:
