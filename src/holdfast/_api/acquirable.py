@@ -67,6 +67,8 @@ class Asked:
     token: str
     timeout_s: float | None
     cancel: Any
+    #: The client of the engine: another one in the child of a fork.
+    client: Any
     #: Where losses are told, and the number of the thread or task that asks.
     home: Any
     me: int
@@ -94,7 +96,7 @@ class Asked:
     @property
     def is_ours(self) -> bool:
         """Whether this process has asked: the child of a fork leaves it to its parent, which goes on."""
-        return self.token.startswith(self.lock._session.driver.client_id)
+        return self.client is self.lock._session.driver.client
 
     def undo(self, is_undone: bool = False) -> None:
         """Give back what does not reach the caller. In any thread; idempotent.
@@ -202,7 +204,6 @@ class AcquirableBase:
         """The protocol that acquires. `sent`: its first request was sent already, and to queue if `queued`; `turn`: as
         of `ByTurns.acquire`.
         """
-        self._stay(token)
         how = self._how
         listening = queued or (not sent and how.listens and self._session.driver.client.listening(self._key))
         return how.acquire(token, self._ttl_ms, timeout_s, listening, turn)  # type: ignore[no-any-return]
@@ -220,9 +221,9 @@ class AcquirableBase:
 
     # Its steps.
 
-    def _stay(self, token: str) -> None:
+    def _stay(self, asked: Asked) -> None:
         """Raise in the child of a fork, whose parent goes on with this acquire."""
-        if not token.startswith(self._session.driver.client_id):
+        if not asked.is_ours:
             raise LeaseLost(self._name, "forked", self._label)
 
     def _held_by(self, me: int) -> Any:
@@ -258,10 +259,10 @@ class AcquirableBase:
     def _granted(self, asked: Asked, got: LeaseRecord | Grant | None) -> Any:
         """The lease. No variable of a caller has it until it is returned: a kept traceback would keep it."""
         session = self._session
-        self._stay(asked.token)
         driver, record = session.driver, asked.record
         release_ask = None
         if got is not None:
+            self._stay(asked)
             if isinstance(got, Grant):
                 turn = asked.turn
                 if turn is not None and not turn.over:

@@ -173,6 +173,7 @@ class ThreadsFront(Front):
                     bell.acquire(True, SOON_S)
             finally:
                 turn.bell = None
+            asked.lock._stay(asked)
             taken: LeaseRecord | None = None if self.closed else turn.take(clock())
             if taken is not None:
                 return taken

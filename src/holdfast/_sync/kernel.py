@@ -63,7 +63,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         asked = Asked()
         asked.lock, asked.token, asked.home = self, token, home
         asked.me, asked.code, asked.offset = me, code, offset
-        asked.timeout_s, asked.cancel = timeout_s, cancel
+        asked.timeout_s, asked.cancel, asked.client = timeout_s, cancel, driver.client
         asked.report = session.reports.begin(self._label, self._name, self._report_level)
         got: LeaseRecord | Grant | Busy | None = None
         told: BaseException | None = None
@@ -161,6 +161,7 @@ class Acquirable(AcquirableBase, Generic[L]):
     def _go_on(self, asked: Asked, outcome: Outcome | None) -> LeaseRecord | Grant | Busy:
         """Have the engine do the rest, or all, of it; or wait in line. `outcome`: what came of the first request."""
         driver, report, turn = self._session.driver, asked.report, asked.turn
+        self._stay(asked)
         # A first request that may have been granted, and was not, is in doubt until the engine has begun with that.
         asked.runs = outcome is None or (outcome[1] is None and outcome[0][0] != 1)
         if turn is not None and not turn.first:
