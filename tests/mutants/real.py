@@ -129,8 +129,8 @@ CHOSEN: dict[str, tuple[str | Mutant, ...]] = {
         Mutant(
             "readers get in beside a writer",
             "_lua/rw_acquire.lua",
-            "if held == SHARED and not",
-            "if held ~= '' and not",
+            "if held == SHARED and reads and not",
+            "if held ~= '' and reads and not",
         ),
         Mutant(
             "a reader that leaves takes the others along",

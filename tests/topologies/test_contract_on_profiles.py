@@ -15,8 +15,10 @@ pytestmark = pytest.mark.thorough
 
 _MODULES = (test_condition, test_gates, test_lock, test_multilock, test_once, test_rwlock, test_semaphore)
 _FIXTURES = ("apart", "names", "nowhere", "party")
-#: There is no inbox to be lost; and those that ask leave marks, in a key more.
+#: There is no inbox to be lost, or to tell by whether a client has gone; and those that ask leave marks, in a key
+#: more.
 _ELSEWHERE = (
+    "test_a_wait_that_is_over_is_not_kept_by_a_client_that_has_gone",
     *("test_waiting_survives_the_loss_of_its_inbox", "test_a_wait_survives_the_loss_of_its_inbox"),
     "test_every_key_has_a_ttl",
 )
