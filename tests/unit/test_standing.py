@@ -1,4 +1,4 @@
-"""Those that wait in the server's queue without a protocol: what they take, and what finds them."""
+"""Waiters in the server's queue without a protocol: what they take, and what finds them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GRANT = Wake(Wake.GRANT, 7, 2_000)
 
 
 class Rung(list[Any]):
-    """What is rung, in order."""
+    """Bells, in the order in which they rang."""
 
     def ring(self, bell: Any) -> None:
         self.append(bell)

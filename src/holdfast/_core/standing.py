@@ -48,7 +48,7 @@ class Standing:
 
 
 class Standings(dict[str, Standing]):
-    """Those of one client, by their tokens. Any thread may call this."""
+    """Waiters of one client that stand there, by their tokens. Any thread may call this."""
 
     def wake(self, token: str, wake: Wake) -> bool:
         """Tell one of a message. False: there is none, or it has gone on meanwhile, and may not see it."""
