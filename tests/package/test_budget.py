@@ -24,7 +24,7 @@ MOST_LINES = {
     "_reports": 568,
     "cli": 3_298,
     "_lua": 2_596,
-    "_api": 3_294,
+    "_api": 3_295,
     TOP: 1_903,
     "compat": 989,
     "web": 627,

@@ -262,7 +262,8 @@ class AcquirableBase:
         driver, record = session.driver, asked.record
         release_ask = None
         if got is not None:
-            self._stay(asked)
+            if asked.client is not driver.client:  # no call for what hardly ever is
+                self._stay(asked)
             if isinstance(got, Grant):
                 turn = asked.turn
                 if turn is not None and not turn.over:
