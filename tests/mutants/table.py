@@ -116,6 +116,18 @@ _ENGINE: tuple[Mutant, ...] = tuple(
             "spelled_out(prepared.before, prepared.script))",
         ),
         (
+            "who stands where another one reads goes on at once",
+            LINK,
+            "        elif standing is not None:\n            while",
+            "        elif False:\n            while",
+        ),
+        (
+            "who reads goes on before its message has come",
+            LINK,
+            "elif standing is None or not self._subscribes or",
+            "elif True or not self._subscribes or",
+        ),
+        (
             "a reply of another form is taken",
             MATCHING,
             "elif request.fits is not None and not request.fits(reply):",
@@ -334,6 +346,18 @@ _AGENT: tuple[Mutant, ...] = (
         "place in self._open and",
     ),
     Mutant(
+        "who stands takes a grant that came though it was not told to wait",
+        STANDING,
+        "if not self.waits or len(self.came) != 1:",
+        "if len(self.came) != 1:",
+    ),
+    Mutant(
+        "who stands waits on when its message has come",
+        STANDING,
+        "if self.waits and not self.came else 0.0",
+        "if self.waits else 0.0",
+    ),
+    Mutant(
         "one that has gone on meanwhile is taken to have seen its message",
         STANDING,
         "return self.get(token) is standing",
@@ -354,8 +378,8 @@ _AGENT: tuple[Mutant, ...] = (
     Mutant(
         "a grant is taken whatever else has come",
         STANDING,
-        "if len(self.came) == 1 else None",
-        "if self.came else None",
+        "if not self.waits or len(self.came) != 1:",
+        "if not (self.waits and self.came):",
     ),
     Mutant(
         "a caller takes messages that are for holders",

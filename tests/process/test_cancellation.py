@@ -186,7 +186,7 @@ def test_a_request_in_doubt_is_given_back_where_the_engine_has_not_begun_with_it
             driver: Any = locks._session.driver
             goes_on = threading.Event()
 
-            def broken(_home: Any, _first: Any, token: str, _deadline: float) -> Any:
+            def broken(_home: Any, _first: Any, token: str, *_more: Any) -> Any:
                 async def outcome() -> Any:
                     await raw.set(f"holdfast:{{{unique_name}}}", token, px=60_000)  # the server has carried it out
                     driver.engine.call(goes_on.wait, PATIENCE_S)

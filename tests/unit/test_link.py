@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from holdfast._core.effects import Reply
+from holdfast._core.effects import Reply, Wake
 from holdfast._core.exclusive import OneServer
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.settings import DEFAULT
+from holdfast._core.standing import Standing, Standings
 from holdfast._engine import link as links
 from holdfast._engine.dial import LATE_MAX
 from holdfast._engine.loop import READ, Engine
@@ -30,6 +31,7 @@ from holdfast._engine.requests import Ask, Bundle, Request
 from holdfast._engine.server import SPARES_MAX, Server
 from holdfast._lua import SCRIPTS
 from holdfast._runtime.clock import clock
+from holdfast._runtime.waits import ring, silent_bell
 from testbed.waiting import eventually
 from tests.support.peer import Answered, Peer, Words, command, running_engine
 
@@ -40,6 +42,8 @@ FIRST, RELEASE = PreparedRequest(TURN.ask(False, 0, 1.0), ACQUIRES), PreparedReq
 ALONE = PreparedRequest(TURN.ask(False, 0, 1.0))
 SHA_OF_EACH = SCRIPTS["acquire_each"].sha.encode()
 GRANTED = b"*2\r\n:1\r\n:7\r\n"
+#: By another client, for long enough.
+QUEUED = b"*5\r\n:0\r\n:9000\r\n$28\r\n%b:1:7\r\n:0\r\n:5\r\n" % (b"c0ffee" * 4)
 
 
 MESSAGE = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$5\r\nhello\r\n"
@@ -982,6 +986,92 @@ def test_a_reader_that_a_handler_holds_up_is_passed_by(server: Server, peer: Pee
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert in_time == [True] and failure.kind == "broken"
+
+
+def stands_at(server: Server, for_s: float = 20.0) -> tuple[Standing, Answered]:
+    """Have a thread stand there, and return what it stands by, and what its request is answered with once it leaves."""
+    standing, answered = Standing(KEYS.lock, silent_bell(), ring), Answered()
+    standing.until = clock() + for_s
+
+    def wakes(_message: Reply) -> bool:
+        standing.came.append(Wake(Wake.GRANT, 7, 2_000))
+        standing.ring(standing.bell)
+        return True
+
+    server.wakes = wakes
+
+    def run() -> None:
+        outcome = server.link.ask(Ask(ALONE, "t", clock() + 20.0), standing)
+        assert outcome is not None, "there is no connection"
+        answered(*outcome)
+
+    threading.Thread(target=run, name="asker", daemon=True).start()
+    eventually(lambda: standing.waits, "it stands there")
+    return standing, answered
+
+
+def test_who_stands_reads_its_message(server: Server, peer: Peer, engine: Engine) -> None:
+    with_messages(server, peer, engine)
+    peer.answer = lambda words: QUEUED
+    reads = reads_of(server.link)
+    _, answered = stands_at(server)
+    peer.say(MESSAGE)
+    assert answered.wait()[1] is None
+    assert not reads, "the engine has read"
+    eventually(lambda: server.link._armed, "the engine reads what comes now")
+
+
+def test_others_are_answered_while_one_stands(server: Server, peer: Peer, engine: Engine) -> None:
+    with_messages(server, peer, engine)
+    peer.answer = lambda words: QUEUED
+    reads = reads_of(server.link)
+    standing, answered = stands_at(server)
+    peer.answer = lambda words: GRANTED
+    assert in_a_thread(lambda: ask_many(server.link, 3)) == [([1, 7], None)] * 3
+    assert command(server, "GET", "a").wait() == ([1, 7], None)
+    assert not (reads or standing.came or answered.over)
+    peer.say(MESSAGE)
+    assert answered.wait()[1] is None
+
+
+def test_one_that_stands_leaves_in_time(server: Server, peer: Peer, engine: Engine) -> None:
+    with_messages(server, peer, engine)
+    peer.answer = lambda words: QUEUED
+    standing, answered = stands_at(server, 0.2)
+    assert answered.wait()[1] is None
+    assert clock() >= standing.until and not standing.came
+    assert ask_many(server.link, 1)[0][1] is None
+
+
+def test_one_that_stands_beside_a_reader_is_woken(server: Server, peer: Peer, engine: Engine) -> None:
+    with_messages(server, peer, engine)
+    peer.answer = lambda words: QUEUED
+    (reader, read), (other, answered) = stands_at(server), stands_at(server)
+    peer.say(MESSAGE)  # for the other one
+    assert answered.wait()[1] is None and other.came
+    assert not read.over
+    reader.came.append(Wake(Wake.ASK))
+    assert read.wait()[1] is None, "it looks, though no one rings for who reads"
+
+
+def test_one_that_stands_where_no_message_comes_is_woken(server: Server, peer: Peer) -> None:
+    """By another connection."""
+    connected(server)
+    peer.answer = lambda words: QUEUED
+    standing, answered = stands_at(server)
+    server.wakes(None)
+    assert answered.wait()[1] is None and clock() < standing.until
+
+
+def test_one_that_stands_leaves_with_the_connection(server: Server, peer: Peer, engine: Engine) -> None:
+    with_messages(server, peer, engine)
+    peer.answer = lambda words: QUEUED
+    standing, answered = stands_at(server)
+    standings = Standings(t=standing)
+    server.link.on_deaf = lambda is_torn: standings.wake_all()
+    peer.hang_up()
+    assert answered.wait()[1] is None, "its request was answered"
+    assert [wake.kind for wake in standing.came] == [Wake.ASK]
 
 
 def test_the_engine_looks_after_readers_only_while_there_are_some(server: Server, peer: Peer, engine: Engine) -> None:

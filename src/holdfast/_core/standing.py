@@ -4,8 +4,8 @@ Laws: only a grant that a message brings in time is taken; whatever else comes, 
 protocol, which goes on as if it had queued, and waited, by itself.
 
 Theory: a caller that expects to wait sends a first request that queues it, and stands there by its token. A message for
-that wakes it, by the thread that has read it. The protocol that goes on for it begins with the reply to that request,
-listens by the same token, and finds what has come meanwhile.
+that wakes it, by the thread that has read it; the caller itself reads where no other one does. The protocol that goes
+on for it begins with the reply to that request, listens by the same token, and finds what has come meanwhile.
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ from holdfast._core.waiting import Grant, pushed
 
 
 class Standing:
-    """One of them. `bell`: what it waits for, which `ring` rings."""
+    """One of them. `bell`: what it waits for, which `ring` rings; `until`: for no longer than that."""
 
-    __slots__ = ("bell", "came", "key", "ring")
+    __slots__ = ("bell", "came", "key", "replied_at", "ring", "until", "waits")
 
     def __init__(self, key: str, bell: Any, ring: Callable[[Any], None]) -> None:
         self.key = key
         self.bell = bell
         self.ring = ring
+        self.until = 0.0
+        #: When its request was answered, and whether that says to wait.
+        self.replied_at = 0.0
+        self.waits = False
         #: What messages have said.
         self.came: deque[Wake] = deque()
 
@@ -42,9 +46,19 @@ class Standing:
         remaining_ms, holder, place, _ = taken_of(reply)
         return place >= 0 and remaining_ms > SOON_MS and is_ours(holder)
 
-    def take(self, asked_at: float, took_s: float, ttl_ms: int, now: float) -> Grant | None:
-        """Return the grant that has come, if that is all that has. `took_s`: how long its request took."""
-        return pushed(self.came[0], asked_at, took_s, ttl_ms, now) if len(self.came) == 1 else None
+    def left_s(self, outcome: tuple[Any, object], now: float) -> float:
+        """Return for how long its caller waits here, once that has come of its request, s."""
+        if not self.replied_at:
+            reply, failure = outcome
+            self.replied_at = now
+            self.waits = failure is None and self.may_wait(reply)
+        return self.until - now if self.waits and not self.came else 0.0
+
+    def take(self, asked_at: float, ttl_ms: int, now: float) -> Grant | None:
+        """Return the grant that has come, if that is all that has."""
+        if not self.waits or len(self.came) != 1:
+            return None
+        return pushed(self.came[0], asked_at, self.replied_at - asked_at, ttl_ms, now)
 
 
 class Standings(dict[str, Standing]):

@@ -41,10 +41,12 @@ from operator import attrgetter
 from threading import get_ident
 from typing import Any
 
+from holdfast._core.agent.agent import Outcome
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
 from holdfast._core.mutex import EACH_MAX
 from holdfast._core.snapshot import snapshot
+from holdfast._core.standing import Standing
 from holdfast._engine.dial import Dial, disconnect
 from holdfast._engine.loop import READ, WRITE, Timer
 from holdfast._engine.matching import BEFORE_VAST, VAST, Matching, is_no_reply
@@ -217,27 +219,30 @@ class Link(Matching):
         self._torn(self.retire)
         return True
 
-    def ask(self, ask: Ask) -> tuple[Reply, RequestFailed | None] | None:
+    def ask(self, ask: Ask, standing: Standing | None = None) -> Outcome | None:
         """Send it, and wait for its outcome until its deadline; None where nothing can be sent from here.
 
-        Where no other reply is waited for, read what comes until its own has.
+        Where no other reply is waited for, read what comes until its own has; or its message, where it is `standing`.
         """
         reading = self._reading
         if not self.is_open or ((self._seat or reading) and self._is_below()):
             return None
         me = (get_ident(),)
         if self._poll is None or (self._pending and not self._is_quiet()):
-            return self._follow(ask, False)
+            return self._follow(ask, False, standing)
         try:
             if reading.setdefault("", me) is not me:
-                return self._follow(ask, False)
+                return self._follow(ask, False, standing)
             self._led = True
             self._queue.append(ask)
             self.write()
             if self._subscribes and not self._guarded:
                 self._have_guard()
-            while ask.outcome is None and not self.ended:
-                left_s = ask.deadline - clock()
+            while not self.ended:
+                if ask.outcome is None:
+                    left_s = ask.deadline - clock()
+                elif standing is None or not self._subscribes or (left_s := standing.left_s(ask.outcome, clock())) <= 0:
+                    break
                 # A last look in any case: this thread may have been held up, and the reply be there.
                 if not self._poll.poll(1000 * (left_s if left_s < SLICE_S else SLICE_S) if left_s > 0 else 0):
                     if left_s <= 0:
@@ -256,7 +261,7 @@ class Link(Matching):
         except BaseException:
             self._read_no_more(me)
             raise
-        return ask.outcome or self._follow(ask, True)
+        return self._follow(ask, True, standing) if ask.outcome is None or standing is not None else ask.outcome
 
     def read_here(self) -> None:
         """By an event loop that watches the socket, too: read what comes, unless another one is about to."""
@@ -326,9 +331,9 @@ class Link(Matching):
             self.write()
         return True
 
-    def _follow(self, ask: Ask, is_sent: bool) -> tuple[Reply, RequestFailed | None] | None:
+    def _follow(self, ask: Ask, is_sent: bool, standing: Standing | None) -> Outcome | None:
         """Wait for what another thread reads."""
-        bell, patience_s = silent_bell(), RESCUE_S
+        bell, patience_s = silent_bell() if standing is None else standing.bell, RESCUE_S
         ask.answer = lambda _ask: ring(bell)
         if not is_sent:
             self._queue.append(ask)
@@ -345,6 +350,9 @@ class Link(Matching):
         if ask.outcome is None:
             ask.end(None, self.server.silent(True))
             self._engine.call(self.overdue)
+        elif standing is not None:
+            while not self.forgotten and (left_s := standing.left_s(ask.outcome, clock())) > 0:
+                self._engine.wait(bell, left_s)
         return ask.outcome
 
     def put(self, later: Ask) -> bool:

@@ -239,24 +239,22 @@ class AioFront(Front):
 
     # -- acquiring and releasing ------------------------------------------------------------------
 
-    def ask(self, home: Home, first: PreparedRequest, token: str, deadline: float) -> Awaitable[Outcome | None]:
-        """Send it with that token; its outcome, or None where nothing can be sent from here."""
+    def ask(
+        self, home: Home, first: PreparedRequest, token: str, deadline: float, standing: Standing | None = None
+    ) -> Awaitable[Outcome | None]:
+        """Send it with that token; its outcome, when it has stood where it stands; None where nothing can be sent."""
         future = home.loop.future()
         server = self._only or self.topology.node_for(first.key, None)
         if (link := server.link) is not None and link.is_open:
             home.put(server, Ask(first, token, deadline, future, home))
         else:
             future.set_result(None)
-        return future  # type: ignore[no-any-return]
+        return future if standing is None else _stand(home, future, standing)
 
     def stands(self, key: str) -> Standing:
         """Make what a task waits by in the server's queue."""
         home = self.home
         return Standing(key, home.loop.future(), home.ring)
-
-    def stand(self, standing: Standing, wait_s: float) -> Awaitable[None]:
-        """Wait there until it is woken, that long at most."""
-        return self.home.loop.within(standing.bell, wait_s)  # type: ignore[no-any-return]
 
     def acquire(
         self, asked: Any, first: PreparedRequest | None, start: Start, sent: Sent | None
@@ -376,6 +374,14 @@ class AioFront(Front):
                 await home.loop.sleep(0.001)
             await home.loop.gather([partial(self.run, quietly(record)) for record in ended], _END_MAX_S)
         home.read_no_more()
+
+
+async def _stand(home: Home, asked: Awaitable[Outcome | None], standing: Standing) -> Outcome | None:
+    """Wait for what came of its request, and then for its message."""
+    outcome = await asked
+    if outcome is not None and (left_s := standing.left_s(outcome, clock())) > 0:
+        await home.loop.within(standing.bell, left_s)
+    return outcome
 
 
 def _undo(undo: Callable[[], None], result: Any) -> None:

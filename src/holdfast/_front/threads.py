@@ -144,18 +144,19 @@ class ThreadsFront(Front):
 
     # -- acquiring and releasing ------------------------------------------------------------------
 
-    def ask(self, _home: object, first: PreparedRequest, token: str, deadline: float) -> Outcome | None:
-        """Send it with that token, and wait for its outcome; None where nothing can be sent from here."""
+    def ask(
+        self, _home: object, first: PreparedRequest, token: str, deadline: float, standing: Standing | None = None
+    ) -> Outcome | None:
+        """Send it with that token, and wait for its outcome, and then where it stands, if it does.
+
+        None where nothing can be sent from here.
+        """
         link = (self._only or self.topology.node_for(first.key, None)).link
-        return None if link is None else link.ask(Ask(first, token, deadline))
+        return None if link is None else link.ask(Ask(first, token, deadline), standing)
 
     def stands(self, key: str) -> Standing:
         """Make what a caller waits by in the server's queue."""
         return Standing(key, silent_bell(), ring)
-
-    def stand(self, standing: Standing, wait_s: float) -> None:
-        """Wait there until it is woken, that long at most."""
-        self.engine.wait(standing.bell, wait_s)
 
     def acquire(self, asked: Any, first: PreparedRequest | None, start: Start, sent: Sent | None) -> Grant | Busy:
         """Acquire by the protocol, which is told what came of the first request, if that was sent."""

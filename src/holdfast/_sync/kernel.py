@@ -21,7 +21,6 @@ from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
-from holdfast._core.standing import Standing
 from holdfast._core.tenure import LocalWaiter, is_alone
 from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant, granted, wait_for, within
@@ -71,11 +70,11 @@ class Acquirable(AcquirableBase, Generic[L]):
             if key is None or (got := self._take_kept(asked)) is None:
                 outcome = None
                 if (first := self._start(asked)) is not None:
-                    outcome = driver.ask(home, first, asked.token, asked.until)
+                    outcome = driver.ask(home, first, asked.token, asked.until, asked.standing)
                     if outcome is not None and outcome[1] is None:
                         got = granted(outcome[0], asked.asked_at, clock(), self._ttl_ms)
-                        if got is None and asked.standing is not None and asked.standing.may_wait(outcome[0]):
-                            got = self._stand(asked, asked.standing)
+                        if got is None and asked.standing is not None:
+                            got = asked.standing.take(asked.asked_at, self._ttl_ms, clock())
                         if driver.troubles and got is not None:
                             driver.passed(first)
                 if got is None:
@@ -128,6 +127,8 @@ class Acquirable(AcquirableBase, Generic[L]):
             patience_s = within(patience_s, asked.timeout_s or session.settings.try_limit_s)
         asked.behind, asked.asked_at = driver.releasing.latest.get(first.key), clock()
         asked.until = asked.asked_at + patience_s
+        if asked.standing is not None:
+            asked.standing.until = asked.asked_at + SOON_S
         return first
 
     def _queueing(self, asked: Asked) -> PreparedRequest | None:
@@ -139,8 +140,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         if first.key in driver.releasing.latest or not (timeout_s is None or timeout_s > SOON_S):
             return None
         asked.standing = driver.standing[asked.token] = driver.stands(first.key)
-        # Behind that: who notes that the inbox is not open any more wakes those that stand there.
-        if driver.client.listening(first.key) and driver.contention.expects(first.key):
+        # Behind that: who closes the client, or notes that its inbox is not open, wakes those that stand there.
+        if not driver.closed and driver.client.listening(first.key) and driver.contention.expects(first.key):
             return first
         self._stand_no_more(asked)
         return None
@@ -148,15 +149,6 @@ class Acquirable(AcquirableBase, Generic[L]):
     def _stand_no_more(self, asked: Asked) -> None:
         self._session.driver.standing.pop(asked.token, None)
         asked.standing = None
-
-    def _stand(self, asked: Asked, standing: Standing) -> Grant | None:
-        """Wait in the server's queue for a moment; None where that takes more, or longer."""
-        driver = self._session.driver
-        took_s = clock() - asked.asked_at
-        wait_s = SOON_S if asked.timeout_s is None else min(SOON_S, asked.timeout_s - took_s)
-        if wait_s > 0 and not standing.came and not driver.closed:
-            driver.stand(standing, wait_s)
-        return standing.take(asked.asked_at, took_s, self._ttl_ms, clock())
 
     def _go_on(self, asked: Asked, outcome: Outcome | None) -> LeaseRecord | Grant | Busy:
         """Have the engine do the rest, or all, of it; or wait in line. `outcome`: what came of the first request."""
