@@ -29,9 +29,15 @@ STEP_S = 600.0
 #: What users write, with what their type checkers have to say of it.
 PROGRAM = """\
 import asyncio
+from typing import TYPE_CHECKING
 
 import holdfast
 import holdfast.asyncio
+
+if TYPE_CHECKING:
+    from holdfast.trio import *
+
+    under_trio: Client
 
 
 def threads() -> int:

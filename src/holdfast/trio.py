@@ -10,7 +10,6 @@ The classes are those of `holdfast.asyncio`, which find out what runs the task t
 use either name. When a lease is lost, the cancel scope of its block is cancelled, and `LeaseLost` comes out of it.
 """
 
-from holdfast import asyncio as _names
 from holdfast.asyncio import *  # noqa: F403
 
 try:
@@ -18,6 +17,3 @@ try:
 except ModuleNotFoundError as _error:
     _error.msg = "holdfast.trio needs trio: pip install trio"
     raise
-
-__all__: list[str] = []
-__all__ += _names.__all__
