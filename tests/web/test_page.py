@@ -92,7 +92,7 @@ def test_holders_of_several_permits_are_not_taken_for_one_each(
         leases = [client.semaphore(unique_name, 5).acquire(permits=each) for each in (3, 1)]
         browser.until(f"{ROWS}.length === 1 && {ROWS}[0].textContent.includes(' and 1 more')")
         said = browser.evaluate(f"{ROWS}[0].textContent")
-        assert "5 permits: " in said and "2 of 5" not in said
+        assert "5 permits in all: " in said and "2 of 5" not in said
         for lease in leases:
             lease.release()
 

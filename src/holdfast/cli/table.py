@@ -108,7 +108,7 @@ def _held_by(found: holdfast.Listed, holder: holdfast.Holder | None) -> str:
         who = f"its client has gone: {who}"
     if found.held > 1:
         who += f" and {found.held - 1} more"
-    who = f"{found.permits} permits: {who}" if found.permits else who
+    who = f"{found.permits} permits in all: {who}" if found.permits else who
     return f"odd key {clean(found.odd)}: {who}" if found.odd else who
 
 
