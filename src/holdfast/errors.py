@@ -197,7 +197,7 @@ class QueueFull(AcquireTimeout):
         self, name: str, waited_s: float, holder: Any = None, queue_limit: int = 0, kind: str = "lock"
     ) -> None:
         self.waited_s, self.holder, self.queue_limit = waited_s, holder, queue_limit
-        why = f"{queue_limit} wait for it already" if queue_limit else "it is not free"
+        why = "others wait for it already" if queue_limit else "it is not free"
         message = f"{kind} {name!r} was not acquired: {why}, and queue_limit is {queue_limit}{_by(holder)}"
         _Named.__init__(self, message, name, kind)
 

@@ -234,7 +234,7 @@ def test_one_runs_one_waits_and_the_rest_is_turned_away(kind: tuple[str, ...], u
             assert (third.returncode, third.stdout) == (75, b"")
             # On a busy machine it may say before what it waits for.
             (said,) = [line for line in third.stderr.splitlines() if b": waiting for " not in line]
-            assert said.endswith(b", and 1 wait for it already")
+            assert said.endswith(b", and others wait for it already (--queue-limit 1)")
             lease.release()
             assert second.communicate(timeout=PATIENCE_S)[0] == b"ran\n"
     wrong = holdfast("run", "--queue-limit", "0", unique_name, "--", "true", url=url)

@@ -120,7 +120,7 @@ def _parser() -> Parser:
         help="keep the lock this long even if the command ends sooner: "
         "hosts whose clocks differ by less do not run a job twice",
     )
-    parser.add_argument("--note", metavar="TEXT", help="one line that is shown where the holder is: why it is held")
+    parser.add_argument("--note", metavar="TEXT", help="one line that says why it is held, shown beside the holder")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
         "--shared",
@@ -238,7 +238,7 @@ def _say_why(error: holdfast.AcquireTimeout, client: holdfast.Client, options: a
     """Say why the command is not run."""
     waited = f"; waited {error.waited_s:.1f} s" if options.wait else ""
     if isinstance(error, holdfast.QueueFull):
-        waited = f", and {options.queue_limit} wait for it already"
+        waited = f", and others wait for it already (--queue-limit {options.queue_limit})"
     if options.slots is not None:
         say(f"all {options.slots} slots of {quoted(options.name)} are taken{waited}")
         return
