@@ -65,7 +65,8 @@ def _print(change: holdfast.Change, options: argparse.Namespace) -> None:
         sys.stdout.write(json_line({"version": JSON_VERSION, "command": "watch", **_fact(change)}))
     else:
         kind = "" if change.kind == "lock" else f" [{change.kind}]"
-        who = "" if change.who is None else f" {named(change.who)}"
+        by = ", by" if change.what == "missed" else ""
+        who = "" if change.who is None else f"{by} {named(change.who)}"
         rest = [f"fencing token {change.fencing_token}"] if change.what in ("held", "handed_on") else []
         rest += [] if change.reason is None else [f"by {clean(change.reason)}"]
         rest += [f"{change.waiters} waiting"] if change.waiters else []
