@@ -283,10 +283,9 @@ class LeaseLost(_Named):
 
     Fields: `kind` and `name` of what it was a lease of, `reason`: "expired" (it was not renewed in time), "taken" (the
     server does not know it any more, or gave it to another client), "max_hold" (its `max_hold` is over), "closed" (its
-    client was closed), "forked" (this process is a fork of the one that holds it), "watchdog ended" (the thread that
-    renews it could not run), "broken by …" (who took it away with `Client.break_`, and why; `acquire` raises this where
-    the lease was broken before it was told of it). Way out: stop writing, have the resource check fencing tokens,
-    acquire a new lease.
+    client was closed), "forked" (this process is a fork of the one that holds it), "broken by …" (who took it away with
+    `Client.break_`, and why; `acquire` raises this where the lease was broken before it was told of it). Way out: stop
+    writing, have the resource check fencing tokens, acquire a new lease.
     """
 
     def __init__(self, name: str, reason: str, kind: str = "lock") -> None:

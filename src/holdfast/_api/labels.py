@@ -11,7 +11,7 @@ FAMILIES_MAX = 200
 #: Upper bounds of the histograms, s: from one round trip to a long job.
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 #: Reasons of `LeaseLost` that are fixed words.
-_REASONS = frozenset({"expired", "taken", "max_hold", "closed", "watchdog ended"})
+_REASONS = frozenset({"expired", "taken", "max_hold", "closed"})
 
 
 class Families:
