@@ -10,7 +10,7 @@ from typing import Any
 
 import holdfast
 from holdfast.cli import exits
-from holdfast.cli.options import Parser, add_report_options, duration
+from holdfast.cli.options import Parser, add_report_options
 from holdfast.cli.report import say
 from holdfast.cli.table import Answer, answered, person
 from holdfast.errors import quoted
@@ -44,9 +44,7 @@ exit status: 0 when a holder was told; 66 no one holds it  75 its holder hears n
 def main_of_break(words: list[str]) -> int:
     parser = _parser("break", "Take a lock away from its holder, who is told, and hand it to the next one.", _EPILOG)
     parser.add_argument("--yes", action="store_true", help="do not ask whether to do it")
-    parser.add_argument(
-        "--grace", metavar="D", type=duration, default=0.5, help="how long the holder has to release it (default: 0.5s)"
-    )
+    parser.add_duration("--grace", "how long the holder has to release it (default: 0.5s)", 0.5)
     options = parser.parse_args(words)
     if not options.yes and not (os.isatty(0) and os.isatty(2)):
         parser.error("--yes is needed where no one can be asked (stdin and stderr are no terminal)")

@@ -12,6 +12,8 @@ from holdfast.cli.exits import UsageError
 
 #: The longest lease that the library allows, s.
 TTL_MAX_S = 365 * 86_400.0
+#: Between two looks at all locks, s.
+INTERVAL_LEAST_S = 0.1
 #: What is longer is as good as this, some thirty years, for which every system can wait, s.
 _DURATION_MAX_S = 1e9
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -31,8 +33,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, self.command)
 
+    def add_duration(self, option: str, help: str, default: float | None = None, least_s: float = 0.0) -> None:
+        self.add_argument(option, metavar="D", type=partial(duration, least_s=least_s), default=default, help=help)
 
-def duration(text: str) -> float:
+
+def duration(text: str, least_s: float = 0.0) -> float:
     """Seconds of `30`, `30s`, `500ms`, `1.5m`, `2h`, `1d`."""
     number = text.strip().rstrip("mshd")
     unit = text.strip().removeprefix(number) or "s"
@@ -40,7 +45,10 @@ def duration(text: str) -> float:
         raise argparse.ArgumentTypeError(
             f"{shortened(text)!r} is not a valid duration: a number with ms, s, m, h or d, as in 500ms or 2m"
         )
-    return min(float(number) * _UNIT_S[unit], _DURATION_MAX_S)
+    seconds = min(float(number) * _UNIT_S[unit], _DURATION_MAX_S)
+    if seconds < least_s:
+        raise argparse.ArgumentTypeError(f"{shortened(text)!r} is too short: at least {least_s:g}s")
+    return seconds
 
 
 def shortened(text: str) -> str:

@@ -31,6 +31,8 @@ from holdfast.cli.signals import Signals
 from holdfast.cli.supervise import TTL_MIN_S, Supervisor
 from holdfast.errors import quoted
 
+#: That of a lease, unless --ttl says otherwise, s.
+_TTL_S = 30.0
 #: Less than this is not worth a request (and no ttl): --at-least is over, s.
 _MOMENT_S = 0.01
 
@@ -97,28 +99,23 @@ def _parser() -> Parser:
         type=partial(_number, "queue limit"),
         help="do not wait if N others do already: with 1, one runs, one waits, and the rest is turned away",
     )
-    parser.add_argument(
+    parser.add_duration(
         "--ttl",
-        metavar="D",
-        type=duration,
-        default=30.0,
-        help="lease duration (default: 30s); it is renewed while the command runs, "
+        "lease duration (default: 30s); it is renewed while the command runs, "
         "and locks others out for this long if this host dies",
+        _TTL_S,
+        TTL_MIN_S,
     )
-    parser.add_argument(
+    parser.add_duration(
         "--crash-release",
-        metavar="D",
-        type=duration,
-        help="let others in this long after this process was killed or has crashed, not after the ttl; "
+        "let others in this long after this process was killed or has crashed, not after the ttl; "
         "the command is stopped when no renewal was answered for this long, too",
     )
-    parser.add_argument(
+    parser.add_duration(
         "--at-least",
-        metavar="D",
-        type=duration,
-        default=0.0,
-        help="keep the lock this long even if the command ends sooner: "
+        "keep the lock this long even if the command ends sooner: "
         "hosts whose clocks differ by less do not run a job twice",
+        0.0,
     )
     parser.add_argument("--note", metavar="TEXT", help="one line that says why it is held, shown beside the holder")
     kind = parser.add_mutually_exclusive_group()
@@ -139,7 +136,7 @@ def _parser() -> Parser:
         type=_signal,
         help="the signal, as USR1, that the command gets when another client asks for the lock (holdfast ask)",
     )
-    parser.add_argument("--max-hold", metavar="D", type=duration, help="stop a command that takes longer than this")
+    parser.add_duration("--max-hold", "stop a command that takes longer than this", least_s=TTL_MIN_S)
     add_server_options(parser)
     return parser
 
@@ -161,8 +158,6 @@ def _signal(text: str) -> int:
 
 
 def _check(options: argparse.Namespace, parser: Parser) -> None:
-    if options.ttl < TTL_MIN_S:
-        parser.error(f"--ttl: at least {TTL_MIN_S:g}s, or there is no time to stop the command when a renewal fails")
     if options.crash_release is not None:
         if not TTL_MIN_S <= options.crash_release <= options.ttl / 2:
             parser.error(f"--crash-release: at least {TTL_MIN_S:g}s, and at most half of --ttl, {options.ttl / 2:g}s")
@@ -170,11 +165,8 @@ def _check(options: argparse.Namespace, parser: Parser) -> None:
             parser.error("--crash-release does not go together with --at-least, --shared or --slots")
     if options.at_least > TTL_MAX_S:
         parser.error(f"--at-least: at most {TTL_MAX_S / 86_400:g}d")
-    if options.max_hold is not None:
-        if options.max_hold < TTL_MIN_S:
-            parser.error(f"--max-hold: at least {TTL_MIN_S:g}s")
-        if options.at_least > options.max_hold:
-            parser.error("--at-least is more than --max-hold")
+    if options.max_hold is not None and options.at_least > options.max_hold:
+        parser.error("--at-least is more than --max-hold")
 
 
 def _run(options: argparse.Namespace, argv: list[str], environment: dict[str, str]) -> int:
@@ -280,17 +272,10 @@ def main_of_elect(words: list[str]) -> int:
         "elect", usage="holdfast elect [OPTIONS] NAME -- CMD …", description=_ELECT_DESCRIPTION, epilog=_ELECT_EPILOG
     )
     parser.add_argument("name", metavar="NAME", help="the election")
-    parser.add_argument(
-        "--ttl",
-        metavar="D",
-        type=duration,
-        default=30.0,
-        help="how long a leader that has died still counts as the leader (default: 30s)",
-    )
+    how_long = "how long a leader that has died still counts as the leader (default: 30s)"
+    parser.add_duration("--ttl", how_long, _TTL_S, TTL_MIN_S)
     add_server_options(parser)
     options = parser.parse_args(before)
-    if options.ttl < TTL_MIN_S:
-        parser.error(f"--ttl: at least {TTL_MIN_S:g}s")
     sys.argv = [f"holdfast elect {options.name} -- {os.path.basename(command[0])}"]
     with private_server(options) as environment:
         return _elect(options, command, environment)

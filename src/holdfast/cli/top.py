@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import holdfast
 from holdfast.cli import exits
-from holdfast.cli.options import Parser, add_report_options, duration
+from holdfast.cli.options import INTERVAL_LEAST_S, Parser, add_report_options
 from holdfast.cli.report import clean, emit_json
 from holdfast.cli.signals import JOBS, Signals
 from holdfast.cli.table import connected, fitted, hold_s, person, row, sums, table, width_of_output
@@ -43,8 +43,8 @@ exit status: 0 when the server answered; 64 usage  69 server not available  77 a
 _HEADS = ("KIND", "NAME", "HELD BY", "FOR", "LEFT", "WAITERS", "OLDEST")
 _KEYS = {"w": "waiters", "h": "hold", "r": "rate"}
 _SORTS = tuple(_KEYS.values())
-#: Between two looks, at least, and between two drawings, at most, s.
-_INTERVAL_LEAST_S, _DRAWN_S = 0.1, 1.0
+#: Between two drawings, at most, s.
+_DRAWN_S = 1.0
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # another screen, no cursor, no wrapping
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
@@ -63,12 +63,10 @@ def main(words: list[str]) -> int:
     parser = Parser("top", description="The locks with most waiters, longest held or busiest, live.", epilog=_EPILOG)
     parser.add_argument("pattern", metavar="PATTERN", nargs="?", default="*", help="which names (default: all)")
     parser.add_argument("--sort", choices=_SORTS, default="waiters", help="sort by this (default: waiters)")
-    parser.add_argument("--interval", metavar="D", type=duration, default=1.0, help="how often to look (default: 1s)")
+    parser.add_duration("--interval", "how often to look (default: 1s)", 1.0, INTERVAL_LEAST_S)
     parser.add_argument("--once", action="store_true", help="print one table, and end")
     add_report_options(parser, "print JSON: a line for each look")
     options = parser.parse_args(words)
-    if options.interval < _INTERVAL_LEAST_S:
-        raise exits.UsageError(f"--interval is at least {_INTERVAL_LEAST_S:g}s", "top")
     with connected(options, "top") as client:
         looks = _Looks(client, options.pattern)
         if options.json:

@@ -10,7 +10,7 @@ from typing import Any
 
 import holdfast
 from holdfast.cli import exits
-from holdfast.cli.options import Parser, add_report_options, client_options, duration
+from holdfast.cli.options import Parser, add_report_options, client_options
 from holdfast.cli.report import JSON_VERSION, clean, json_line, say
 from holdfast.cli.table import named, person
 
@@ -41,7 +41,7 @@ _AGAIN_S = 1.0
 def main(words: list[str]) -> int:
     parser = Parser("watch", description="What happens to a lock, as it happens.", epilog=_EPILOG)
     parser.add_argument("name", metavar="NAME", help="the lock, semaphore or election")
-    parser.add_argument("--poll", metavar="D", type=duration, default=0.05, help="how often to look (default: 50ms)")
+    parser.add_duration("--poll", "how often to look (default: 50ms)", 0.05)
     add_report_options(parser, "print JSON, a line for each change")
     options = parser.parse_args(words)
     gone = False

@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.cli import exits
 from holdfast.cli.exits import UsageError
-from holdfast.cli.options import Parser, add_server_options, client_options, duration
+from holdfast.cli.options import INTERVAL_LEAST_S, Parser, add_server_options, client_options
 from holdfast.cli.report import say
 
 _EPILOG = """\
@@ -34,8 +34,6 @@ _LISTEN = re.compile(r"(?:(?P<host>[^:\[\]]+)|\[(?P<ip6>[^\]]+)\]):(?P<port>\d{1
 #: The environment's token, which keeps it out of `ps`; and what is too short to be one.
 _TOKEN = "HOLDFAST_WEB_TOKEN"
 _TOKEN_LEAST = 16
-#: Looks at the locks, per second at most.
-_INTERVAL_LEAST_S = 0.1
 #: How long an open page may hold up the end, s.
 _END_S = 2
 
@@ -52,16 +50,12 @@ def main(words: list[str]) -> int:
     parser.add_argument(
         "--allow-host", metavar="NAME", action="append", default=[], help="another host name that browsers may use"
     )
-    parser.add_argument(
-        "--interval", metavar="D", type=duration, default=0.4, help="how often to look (default: 400ms)"
-    )
+    parser.add_duration("--interval", "how often to look (default: 400ms)", 0.4, INTERVAL_LEAST_S)
     parser.add_argument("--allow-break", action="store_true", help="leases may be broken, by those who have the token")
     parser.add_argument("--token", metavar="T", help="that token (default: HOLDFAST_WEB_TOKEN, or one that is printed)")
     add_server_options(parser, embedded=False)
     options = parser.parse_args(words)
     host, port = _address(options.listen)
-    if options.interval < _INTERVAL_LEAST_S:
-        raise UsageError(f"--interval is at least {_INTERVAL_LEAST_S:g}s", "web")
     token = _token(options)
     if not all(map(find_spec, ("starlette", "uvicorn"))):
         # Not the extra: how that is named depends on where holdfast was installed from.
