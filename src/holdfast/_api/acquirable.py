@@ -186,11 +186,15 @@ class AcquirableBase:
 
     def _checking(self, deadlock_check: Duration) -> Self:
         """The same with that option."""
+        asked_for = options_of({"deadlock_check": deadlock_check})
+        return self._but("checks", self._session.checks(self._label, self._name, asked_for))
+
+    def _but(self, option: str, value: Any) -> Self:
+        """The same with that way to wait; in the queue on the server, by the protocol."""
         made = copy(self)
         made._line_key, made._asks = None, self._asks[:2]
         made._how = copy(self._how)
-        asked_for = options_of({"deadlock_check": deadlock_check})
-        made._how.checks = self._session.checks(self._label, self._name, asked_for)
+        setattr(made._how, option, value)
         return made
 
     def _ask(

@@ -17,8 +17,8 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import client_key
 from holdfast._core.kinds import ALONE, LISTED, LISTED_AS
 from holdfast._core.overview import NAMES_MAX, Entry, Walk, counts_of, look_at
-from holdfast._core.telling import Seen
 from holdfast._core.tokens import has_note
+from holdfast._core.waiting import Seen
 from holdfast.errors import ConfigurationError, ServerError
 
 #: How many holders and waiters of a lock are named.

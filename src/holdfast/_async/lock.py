@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from copy import copy
-from functools import partial
 
 # sync:
 from operator import attrgetter
@@ -22,7 +20,6 @@ from holdfast._async.lease import Lease
 from holdfast._core.record import RENEWAL
 from holdfast._core.replies import LockSeen
 from holdfast._core.snapshot import snapshot
-from holdfast._core.telling import telling
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import importing, lazily
 from holdfast.errors import AcquireTimeout, AlreadyHeld, LeaseLost
@@ -99,12 +96,8 @@ class Leasable(Acquirable[L], Enterable[L]):
         return Acquiring(lock, None if timeout is None else timeout_of(timeout))
 
     def _telling(self, on_wait: Callable[[Waiting], object]) -> Self:
-        """The same, which tells that function what it waits for; in the queue on the server, by the protocol."""
-        tell = lazily("holdfast._async.overview").teller(self, on_wait)
-        made = copy(self)
-        made._asks, made._line_key = (), None
-        vars(made)["_ask"] = lambda token, *how: telling(partial(self._ask, token, *how), token, tell)
-        return made
+        """The same, which tells that function what it waits for."""
+        return self._but("tells", lazily("holdfast._async.overview").teller(self, on_wait))
 
     async def try_acquire(self) -> L | None:
         """Acquire it if it is free and has no waiters; None otherwise, at once."""

@@ -19,7 +19,8 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import LEASED
 from holdfast._core.overview import Walk
 from holdfast._core.signals import look_at_signals
-from holdfast._core.telling import Seen
+from holdfast._core.waiting import Seen
+from holdfast._runtime.clock import clock
 from holdfast.errors import HoldfastError, shown
 
 #: How many holders and waiters of a lock are named that is watched.
@@ -88,13 +89,14 @@ async def last_holder(session: Session, kind: str, name: str, token: str, waited
 def teller(lock: Any, on_wait: Callable[[Waiting], object]) -> Callable[[Seen], Any]:
     """Return a function that calls `on_wait` with what is known of a wait for that lock."""
     check_callable("on_wait", on_wait)
+    began_at = clock()
 
     async def tell(seen: Seen) -> None:
         try:
             holder, place = await lock._session.run(now(lock, seen))
         except HoldfastError:
             holder, place = None, seen.place  # it may be why it waits
-        told = Waiting(lock._label, lock._name, seen.waited_s, place + 1 if place >= 0 else None, holder)
+        told = Waiting(lock._label, lock._name, clock() - began_at, place + 1 if place >= 0 else None, holder)
         result = on_wait(told)
         # sync-drop
         if inspect.isawaitable(result):

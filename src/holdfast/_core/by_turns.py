@@ -11,16 +11,16 @@ from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import Sync
 from holdfast._core.settings import Settings
 from holdfast._core.tenure import LocalWaiter, Tenure
-from holdfast._core.waiting import Acquisition, Busy, Grant, request_timeout_for
+from holdfast._core.waiting import Acquisition, Busy, Grant, Seen, request_timeout_for
 
 
 class ByTurns:
     """Shared by the objects of one name with the same options, so that making one costs little.
 
     `make`: the turn of a token and a ttl, with settings and `sync`. `listens`: waiters hear of their turn, so that
-    `acquire` wants to know whether the inbox is open. `renews`, `most_waiting`: as of `Acquisition`. `checks`: makes
-    what looks for deadlocks during one acquire; None: nothing does, and its `check` is the `witness`. `bare`: there
-    are no options but the ttl.
+    `acquire` wants to know whether the inbox is open. `renews`, `most_waiting`, `tells`: as of `Acquisition`. `checks`:
+    makes what looks for deadlocks during one acquire; None: nothing does, and its `check` is the `witness`. `bare`:
+    there are no options but the ttl.
     """
 
     listens = True
@@ -28,6 +28,7 @@ class ByTurns:
     most_waiting: int | None = None
     checks: Callable[[], Any] | None = None
     witness: Any = None
+    tells: Callable[[Seen], Any] | None = None
 
     #: The first requests of acquire and release, once they were made.
     asks: Any = None
@@ -54,6 +55,7 @@ class ByTurns:
         """The same by that turn."""
         asks.renews, asks.most_waiting = self.renews, self.most_waiting
         asks.check = self.witness if self.checks is None else self.checks()
+        asks.tells = self.tells
         return asks.acquire(timeout_s, listening)
 
     def first_calls(self, ttl_ms: int) -> tuple[Call, ...] | None:

@@ -57,14 +57,12 @@ class Effect(Generic[R]):
 
 
 @coroutine
-def rest_of(
-    protocol: Protocol[R], effect: Effect[Any], perform: Callable[[Effect[Any]], Protocol[Any]] | None = None
-) -> Generator[Effect[Any], Any, R]:
-    """Go on with a protocol that was begun, and waits for `effect`. `perform` stands between it and the driver."""
+def rest_of(protocol: Protocol[R], effect: Effect[Any]) -> Generator[Effect[Any], Any, R]:
+    """Go on with a protocol that was begun, and waits for `effect`."""
     try:
         while True:
             try:
-                value = (yield effect) if perform is None else (yield from perform(effect).__await__())
+                value = yield effect
             except BaseException as raised:
                 effect = protocol.throw(raised)
             else:

@@ -26,7 +26,7 @@ from holdfast._core.settings import Settings
 from holdfast._core.tenure import LocalWaiter, Note, Tenure, release_in_line
 from holdfast._core.tokens import MARK, crash_ms_of
 from holdfast._core.validity import deadline
-from holdfast._core.waiting import UNHEARD, Busy, Grant, request_timeout_for, wait_for
+from holdfast._core.waiting import UNHEARD, Busy, Grant, request_timeout_for
 from holdfast.errors import ConfigurationError
 
 
@@ -81,7 +81,7 @@ class OneServer(_Exclusive, Note):
             raise ConfigurationError("queue_limit", self.most_waiting, allowed)
         if self.crash_ms:
             raise ConfigurationError("crash_release", self.crash_ms / 1000, "0, or None: this server refuses scripts")
-        return wait_for(self._plain(token, ttl_ms), timeout_s)
+        return self.acquired_by(self._plain(token, ttl_ms), timeout_s, False)
 
     def _plain(self, token: str, ttl_ms: int) -> PlainAcquisition:
         return PlainAcquisition(self.keys, token, ttl_ms, self.settings, self.scripts)
@@ -339,7 +339,7 @@ class OverQuorum(_Exclusive):
         self, token: str, ttl_ms: int, timeout_s: float | None, listening: bool, turn: LocalWaiter | None = None
     ) -> Protocol[Grant | Busy]:
         waits = timeout_s is None or timeout_s > 0
-        return wait_for(QuorumAcquisition(self.quorum, self.keys, token, ttl_ms, waits), timeout_s)
+        return self.acquired_by(QuorumAcquisition(self.quorum, self.keys, token, ttl_ms, waits), timeout_s, False)
 
     def first_calls(self, ttl_ms: int) -> None:
         """None: each round asks all members."""

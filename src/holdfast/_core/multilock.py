@@ -106,7 +106,8 @@ class SeveralTurns(MultiAcquisition):
             fence = 0
             stray = False
             for turn in self.turns:
-                turn.renews, turn.check, turn.most_waiting = self.renews, self.check, self.most_waiting
+                turn.renews, turn.most_waiting, turn.check = self.renews, self.most_waiting, self.check
+                turn.tells = self.tells
                 left_s = timeout_s
                 if held and timeout_s:
                     left_s = max(0.0, began_at + timeout_s - driver.get().now())

@@ -22,6 +22,7 @@ first time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast._core.effects import (
@@ -33,6 +34,7 @@ from holdfast._core.effects import (
     Reply,
     Sleep,
     Spawn,
+    Tell,
     Wake,
     driver,
 )
@@ -54,8 +56,12 @@ _LEAST_TIMEOUT_S = 0.25
 _LEAST_LEFT = 0.5
 #: and as many times as long as the last request took: its renewal has to be repeated in that, if need be.
 _LEAST_TURNS = 12
+#: A caller that wants to know what it waits for is told at most this often, s.
+_TELL_EVERY_S = 1.0
 #: What requests answer for which their client has to listen, where it does not, and where that cannot be known.
 UNHEARD, UNKNOWN = -2, -3
+
+_NEVER = float("inf")
 
 #: Arguments of a script.
 Args: TypeAlias = "tuple[str | int, ...]"
@@ -128,6 +134,14 @@ class Busy(NamedTuple):
     is_full: bool = False
 
 
+class Seen(NamedTuple):
+    """What is known of a wait: its token, who holds (or None), the place in the queue (0: the next; -1: unknown)."""
+
+    token: str
+    holder: str | None
+    place: int
+
+
 class Acquisition:
     """What is waited for. `all_keys`: what its scripts take; `key` says where the inbox has to listen; `sync` which
     replicas have to acknowledge.
@@ -135,11 +149,12 @@ class Acquisition:
     `stray` is as in `Grant`, for the turn's own `release`. `renews`: what is granted is renewed by itself, so that it
     may begin with less than its ttl. `short_ms`: what it has begun with, until it is renewed; else 0. `check`: what
     looks for deadlocks while it waits (`detecting.py`), or helps those that do (`noting.py`); None: nothing does.
+    `tells`: a function of the caller's, called while it waits; what that raises ends the wait as a cancellation does.
     """
 
     __slots__ = (
         *("all_keys", "check", "claim_ms", "inboxes", "key", "keys", "most_waiting", "renews", "settings", "short_ms"),
-        *("stray", "sync", "token", "ttl_ms"),
+        *("stray", "sync", "tells", "token", "ttl_ms"),
     )
 
     kind: Kind
@@ -182,6 +197,7 @@ class Acquisition:
         self.stray = self.renews = False
         self.short_ms = 0
         self.check: Any = None
+        self.tells: Callable[[Seen], Any] | None = None
         #: No more than that many may wait, with this one.
         self.most_waiting: int | None = None
         #: Others of this name are taken to have chosen a like ttl: a claim should not outlast the lease that it is for.
@@ -406,7 +422,7 @@ class _Waiting:
     stray = False
     #: We have a place in the queue, by this arrival.
     queued = False
-    arrival = 0
+    arrival, place = 0, -1
     #: When the first request was sent that could take it: no grant of this token that is pushed can be older.
     queued_at: float | None = None
     #: When the last request was sent, if its answer was that the inbox is not open.
@@ -423,7 +439,8 @@ class _Waiting:
         self.began_at = self.now = self.asked_at = now
         self.give_up_at = None if timeout_s is None else now + timeout_s
         self.waits = timeout_s is None or timeout_s > 0
-        self.check_at = None if acquisition.check is None else now + acquisition.check.every_s
+        self.check_at = _NEVER if acquisition.check is None else now + acquisition.check.every_s
+        self.tell_at = _NEVER if acquisition.tells is None else now
         #: Requests ask for a place in the queue.
         self.queueing = self.waits and acquisition.polls is None and (listening or acquisition.queues)
         #: The token is known to the inbox, and the inbox is believed to be open.
@@ -488,6 +505,8 @@ class _Waiting:
             else:
                 until = self.give_up_at if self.waits else self.began_at + settings.try_limit_s
                 self.retry = Retry(settings, until=until)
+        else:
+            await self._tell()  # that it goes on
         again = await self.retry.again(failure)
         self.now = driver.get().now()
         return again
@@ -535,7 +554,7 @@ class _Waiting:
             if self.give_up_at is None or self.now < (self.give_up_at if self.waits else short):
                 return None
         self.holder, self.arrival = holder or None, arrival
-        self.queued = place >= 0
+        self.place, self.queued = place, place >= 0
         if not self.waits and is_kept(holder):
             # It may be idle; its client was told, and lets go then.
             self.waits, self.give_up_at = True, self.now + settings.kept_try_s
@@ -544,7 +563,8 @@ class _Waiting:
         if self._is_over():
             return self._over()
         if acquisition.polls is not None:
-            await Sleep(self._until_next_look_s(remaining_ms, holder, place))
+            await self._tell()
+            await Sleep(max(0.0, self._until_next_look_s(remaining_ms, holder, place)))
             self.now = driver.get().now()
             return None
         if not self.queued:
@@ -569,19 +589,30 @@ class _Waiting:
         return None
 
     async def _wake_within(self, wait_s: float) -> Wake | None:
-        """Wait that long for a wake-up, and look for deadlocks when it is time for that."""
+        """Wait that long for a wake-up; tell the caller, and look for deadlocks, when it is time for that."""
         acquisition = self.acquisition
-        until, now = self.now + wait_s, self.now
-        while self.check_at is not None and self.check_at <= until:
-            wake = await AwaitWake(acquisition.token, max(0.0, self.check_at - now))
-            if wake is None:
+        until = self.now + wait_s
+        while (at := min(self.check_at, self.tell_at)) <= until:
+            wake = await AwaitWake(acquisition.token, max(0.0, at - self.now))
+            self.now = driver.get().now()
+            if wake is None and at == self.tell_at:
+                await self._tell()
+            elif wake is None:
                 timeout_s = None if self.give_up_at is None else self.give_up_at - self.began_at
                 wake, pause_s = await acquisition.check.look(acquisition, timeout_s, self.give_up_at)
-                now = driver.get().now()
-                self.check_at = now + pause_s
+                self.now = driver.get().now()
+                self.check_at = self.now + pause_s
             if wake is not None:
                 return wake
-        return await AwaitWake(acquisition.token, max(0.0, until - now))
+        return await AwaitWake(acquisition.token, max(0.0, until - self.now))
+
+    async def _tell(self) -> None:
+        """Tell the caller what it waits for, if it is time for that. A wake-up that comes meanwhile is kept."""
+        tells = self.acquisition.tells
+        if tells is not None and self.now >= self.tell_at:
+            await Tell(tells, Seen(self.acquisition.token, self.holder, self.place))
+            self.now = driver.get().now()
+            self.tell_at = self.now + _TELL_EVERY_S
 
     def _pushed(self, wake: Wake, took_s: float) -> Grant | None:
         acquisition = self.acquisition

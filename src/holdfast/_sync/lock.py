@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from copy import copy
-from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
@@ -17,7 +15,6 @@ from holdfast._api.options import Duration, refuse_keywords, timeout_of
 from holdfast._core.record import RENEWAL
 from holdfast._core.replies import LockSeen
 from holdfast._core.snapshot import snapshot
-from holdfast._core.telling import telling
 from holdfast._runtime.cancel import Cancel
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import importing, lazily
@@ -67,12 +64,8 @@ class Leasable(Acquirable[L], Enterable[L]):
         return lock._acquire(sys._getframe(1), None if timeout is None else timeout_of(timeout), "", cancel)
 
     def _telling(self, on_wait: Callable[[Waiting], object]) -> Self:
-        """The same, which tells that function what it waits for; in the queue on the server, by the protocol."""
-        tell = lazily("holdfast._sync.overview").teller(self, on_wait)
-        made = copy(self)
-        made._asks, made._line_key = (), None
-        vars(made)["_ask"] = lambda token, *how: telling(partial(self._ask, token, *how), token, tell)
-        return made
+        """The same, which tells that function what it waits for."""
+        return self._but("tells", lazily("holdfast._sync.overview").teller(self, on_wait))
 
     def try_acquire(self) -> L | None:
         """Acquire it if it is free and has no waiters; None otherwise, at once."""

@@ -20,7 +20,8 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import LEASED
 from holdfast._core.overview import Walk
 from holdfast._core.signals import look_at_signals
-from holdfast._core.telling import Seen
+from holdfast._core.waiting import Seen
+from holdfast._runtime.clock import clock
 from holdfast._sync.lifecycle import Session
 from holdfast.errors import HoldfastError, shown
 
@@ -90,13 +91,14 @@ def last_holder(session: Session, kind: str, name: str, token: str, waited: bool
 def teller(lock: Any, on_wait: Callable[[Waiting], object]) -> Callable[[Seen], Any]:
     """Return a function that calls `on_wait` with what is known of a wait for that lock."""
     check_callable("on_wait", on_wait)
+    began_at = clock()
 
     def tell(seen: Seen) -> None:
         try:
             holder, place = lock._session.run(now(lock, seen))
         except HoldfastError:
             holder, place = None, seen.place  # it may be why it waits
-        told = Waiting(lock._label, lock._name, seen.waited_s, place + 1 if place >= 0 else None, holder)
+        told = Waiting(lock._label, lock._name, clock() - began_at, place + 1 if place >= 0 else None, holder)
         result = on_wait(told)
         check_result(on_wait, result, "threads", "on_wait", "it is called while a lock is waited for")
 
