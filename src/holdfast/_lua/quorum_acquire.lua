@@ -47,16 +47,6 @@ local wish = now_us
 if hint > now_us and hint < now_us + AHEAD_MAX_US then
   wish = hint
 end
--- Free, and nothing was given back recently: first, since it is the most frequent case and should cost least.
-if redis.call('EXISTS', lock, gone) == 0 then
-  local fence, wrong = next_fence(fence_key, fence_ms, wish)
-  if not fence then
-    return wrong
-  end
-  redis.call('SET', lock, token, 'PX', ttl_ms)
-  return {1, fence, now_us, run_id}
-end
-
 -- #include holder
 local holder = holder_of(lock)
 if holder and holder ~= token then
