@@ -20,18 +20,16 @@ from asyncio import _get_running_loop, current_task
 from collections.abc import Awaitable, Callable
 from functools import partial
 from sys import modules
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast._core.agent.agent import Outcome, Sent
 from holdfast._core.agent.closing import TOLD_S
 from holdfast._core.agent.renewals import quietly
 from holdfast._core.effects import Protocol
-from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.snapshot import snapshot
 from holdfast._core.standing import Standing
 from holdfast._core.tenure import SOON_MS
-from holdfast._core.tokens import owner_of
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._engine.client import Client
 from holdfast._engine.operation import Operation
@@ -130,14 +128,21 @@ def has_ended(number: int) -> bool:
     return task is None or (task.done() if hasattr(task, "done") else _trio().is_done(task))
 
 
+class _Waits(NamedTuple):
+    """A task's wait for what is no lease."""
+
+    home: Home
+    undo: Callable[[], None]
+
+
 class AioFront(Front):
     """What the asyncio API asks of one client."""
 
     def _join(self, client: Client) -> None:
         #: Tasks that wait for each other here, or are about to.
         self.turning: set[int] = set()
-        #: By the tokens of what tasks wait for that is no lease, what gives it back.
-        self.undo: dict[str, Callable[[], None]] = {}
+        #: By the tokens of what tasks wait for that is no lease, where, and what gives it back.
+        self.waiting: dict[str, _Waits] = {}
         self._homes: dict[int, Home] = {}
         self._here: Home | None = None
         super()._join(client)
@@ -195,19 +200,20 @@ class AioFront(Front):
         """Have the engine run it, and wait for its end. `asker`: what is given back when its caller has left."""
         if asker is None:
             return await self._run(protocol, None)
-        undo = self.undo[asker.token] = lambda: self.spawn(asker.give_back())
         try:
-            return await self._run(protocol, undo)
+            return await self._run(protocol, lambda: self.spawn(asker.give_back()), asker.token)
         finally:
-            self.undo.pop(asker.token, None)
+            self.waiting.pop(asker.token, None)
 
-    async def _run(self, protocol: Protocol[R], undo: Callable[[], None] | None) -> R:
+    async def _run(self, protocol: Protocol[R], undo: Callable[[], None] | None, token: str = "") -> R:
         try:
             home = self.home
         except BaseException:
             protocol.close()
             raise
         future = home.loop.future()
+        if undo is not None and token:
+            self.waiting[token] = _Waits(home, undo)
         give_back = None if undo is None else partial(_undo, undo)
         operation = Operation(self.client, protocol, lambda: home.ring(future), give_back)
         try:
@@ -315,27 +321,12 @@ class AioFront(Front):
         """Do for loops that run no more what their tasks would do."""
         for home in snapshot(self._homes.values()):
             for ask in home.left_over() if is_over(home.loop) else ():
-                if ask.prepared.grants:
-                    failure = RequestFailed("closed", "the client is closed", "", maybe_executed=True, transient=False)
-                    ask.end(None, failure)
-                else:
-                    self.engine.call(self.topology.node_for(ask.prepared.key, None).take_over, [ask])
-        for token in [*snapshot(self.undo), *snapshot(self.asking)]:
-            number = int(owner_of(token))
-            if number % 2:
-                continue  # a thread asks
-            task = _numbers.task(number)
-            if task is None or (is_over(task.get_loop()) if hasattr(task, "get_loop") else _trio().is_done(task)):
-                undo = self._undo_of(token)
-                self.undo.pop(token, None)
+                self.engine.call(self.topology.node_for(ask.prepared.key, None).take_over, [ask])
+        for token, asks in [*snapshot(self.waiting.items()), *snapshot(self.asking.items())]:
+            if isinstance(asks.home, Home) and is_over(asks.home.loop):
+                self.waiting.pop(token, None)
                 self.asking.pop(token, None)
-                if undo is not None:
-                    undo()
-
-    def _undo_of(self, token: str) -> Callable[[], None] | None:
-        """Return what gives back what a task acquires by that token."""
-        asked = self.asking.get(token)
-        return self.undo.get(token) if asked is None else asked.undo
+                asks.undo()
 
     async def close(self) -> None:
         """End what waits, tell those who hold, release what they held; wait for that. Idempotent."""
