@@ -610,8 +610,8 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
     Mutant(
         "the fast path takes a release that stopped early for done",
         WAITING,
-        "return reply > 0 if -1 < reply < 3 else None",
-        "return reply > 0",
+        "{0: False, 1: True, 2: True}.get",
+        "{-1: False, 0: False, 1: True, 2: True, 3: True}.get",
     ),
     Mutant(
         "the fast path gives nothing back after a doubtful answer",

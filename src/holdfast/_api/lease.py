@@ -145,7 +145,7 @@ class LeaseBase:
         record, driver, session = self._record, self._driver, self._session
         text = handle_of(record, session.namespace)
         try:
-            if record.check_expired(clock()) or not driver.schedule.finish(record):
+            if not driver.schedule.finish(record, clock()):
                 raise self._ended("handle()")
             session.disown(self)
             if record.turn is not None:

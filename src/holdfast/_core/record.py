@@ -258,10 +258,10 @@ class LeaseRecord:
         report, self.report = self.report, SILENT  # once
         report.lost(self, reason)
 
-    def mark_released(self) -> bool:
-        """Mark the lease released; False when it had ended before."""
+    def mark_released(self, now: float = 0.0) -> bool:
+        """Mark the lease released; False when it had ended before, or its time is over `now`."""
         state = self.state
-        if state is not _HELD and state is not _SUSPECT:
+        if (state is not _HELD and state is not _SUSPECT) or (now >= self.deadline and self.check_expired(now)):
             return False
         try:
             del self.unended  # `_end`, without the call: each release comes this way

@@ -113,9 +113,9 @@ class Schedule:
         if young:
             heapq.heappush(self._plan_at, now + self.look_s / 4)  # not at each one's own time: there may be thousands
 
-    def finish(self, record: LeaseRecord) -> bool:
-        """End it for its owner, who then releases it; False when it had ended before, in whatever way."""
-        if not record.mark_released():
+    def finish(self, record: LeaseRecord, now: float = 0.0) -> bool:
+        """End it for its owner, who then releases it; False when it had ended in some way, or does `now`."""
+        if not record.mark_released(now):
             return False
         if self._new.pop(id(record), None) is None:
             self._live.pop(id(record), None)

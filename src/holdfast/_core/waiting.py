@@ -107,9 +107,8 @@ def granted(reply: Reply, asked_at: float, now: float, ttl_ms: int) -> Grant | N
     return Grant(reply[1], asked_at, reply[2:] if len(reply) > 2 else None, False, until)
 
 
-def released(reply: Reply) -> bool | None:
-    """Return whether a release found the lease; None where it stopped early, and has to be sent again."""
-    return reply > 0 if -1 < reply < 3 else None
+#: Whether a release found the lease, by its answer; None where it stopped early, or failed, and has to be sent again.
+released: Callable[[Reply], bool | None] = {0: False, 1: True, 2: True}.get
 
 
 def pushed(wake: Wake, queued_at: float, took_s: float, ttl_ms: int, now: float) -> Grant | None:

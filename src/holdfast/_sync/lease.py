@@ -218,21 +218,19 @@ class Lease(LeaseBase):
     def _release(self, wait: bool | None = None) -> bool:
         record, driver, session = self._record, self._driver, self._session
         now = clock()
-        if record.check_expired(now):
-            self._unwatch()
-            return False
-        if self._entries:
+        if self._entries and not record.check_expired(now):
             try:
                 self._entries.pop()
                 return True
             except IndexError:
                 pass  # a signal handler or another thread has left the last one
-        if record.kept_until > now:
+        if record.kept_until > now and not record.check_expired(now):
             return self._keep()
         held = True  # as far as is known
         try:
             driver.leaving[record.token] = record  # for one that closes the client meanwhile
-            if not driver.schedule.finish(record):
+            if not driver.schedule.finish(record, now):
+                self._unwatch()
                 return False
             session.disown(self)
             if record.turn is not None and record.hand_on(now):
@@ -242,7 +240,7 @@ class Lease(LeaseBase):
                 if not (ask.confirm if wait is None else wait) and driver.release_later(record, ask):
                     return True
                 outcome = driver.ask(driver.home, ask, record.token, clock() + ask.request_timeout_s)
-            done = None if outcome is None or outcome[1] is not None else released(outcome[0])
+            done = None if outcome is None else released(outcome[0])
             held = driver.release(record, ask, outcome) if done is None else done
         except RequestFailed as failure:
             raise session.public(failure) from None
