@@ -337,7 +337,7 @@ class AcquirableBase:
 
     def _prepared(self) -> tuple[PreparedRequest, ...]:
         """Make the first requests, where they can be ready."""
-        calls = None if self._session.moves else self._how.first_calls(self._ttl_ms)
+        calls = None if self._session.driver.client.only is None else self._how.first_calls(self._ttl_ms)
         if calls is None:
             return ()
         prepared = tuple(map(PreparedRequest, calls, (*self._how.each(self._ttl_ms), None)))

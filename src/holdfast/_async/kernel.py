@@ -79,7 +79,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                         if got is None and asked.standing is not None:
                             got = asked.standing.take(asked.asked_at, self._ttl_ms, clock())
                         if driver.troubles and got is not None:
-                            driver.passed(first)
+                            driver.passed()
                 if got is None:
                     got = await self._go_on(asked, outcome)
             if not isinstance(got, Busy):

@@ -250,9 +250,8 @@ class AioFront(Front):
     ) -> Awaitable[Outcome | None]:
         """Send it with that token; its outcome, when it has stood where it stands; None where nothing can be sent."""
         future = home.loop.future()
-        server = self._only or self.topology.node_for(first.key, None)
-        if (link := server.link) is not None and link.is_open:
-            home.put(server, Ask(first, token, deadline, future, home))
+        if (link := self._only.link) is not None and link.is_open:
+            home.put(self._only, Ask(first, token, deadline, future, home))
         else:
             future.set_result(None)
         return future if standing is None else _stand(home, future, standing)
@@ -321,7 +320,7 @@ class AioFront(Front):
         """Do for loops that run no more what their tasks would do."""
         for home in snapshot(self._homes.values()):
             for ask in home.left_over() if is_over(home.loop) else ():
-                self.engine.call(self.topology.node_for(ask.prepared.key, None).take_over, [ask])
+                self.engine.call(self._only.take_over, [ask])
         for token, asks in [*snapshot(self.waiting.items()), *snapshot(self.asking.items())]:
             if isinstance(asks.home, Home) and is_over(asks.home.loop):
                 self.waiting.pop(token, None)

@@ -102,8 +102,8 @@ class Front:
         self.client, self.client_id = client, client.client_id
         self.engine, self.troubles = client.engine, client.troubles
         self.contention, self.releasing = client.contention, client.releasing
-        #: The only server; None where one has to be found by the key.
-        self._only = client.only
+        #: The only server; None where one has to be found by the key: callers send nothing by themselves there.
+        self._only: Any = client.only
         self.schedule, self.lines, self.lease_cache = client.schedule, client.lines, client.lease_cache
         self.queueing, self.standing = client.queueing, client.standing
         self.lease_cache.spawn, self.lease_cache.watch = self.spawn, self.watch
@@ -147,9 +147,9 @@ class Front:
         call = None if first is None else first.call(token)
         return self.client.acquire(call, partial(start, token), asked.timeout_s, asked.lock._ttl_ms, sent)
 
-    def passed(self, first: PreparedRequest) -> None:
-        """Tell observers that its server, with which there was trouble, answers."""
-        self.troubles.passed((self._only or self.topology.node_for(first.key, None)).name)
+    def passed(self) -> None:
+        """Tell observers that the server, with which there was trouble, answers."""
+        self.troubles.passed(self._only.name)
 
     def _releases(self, record: LeaseRecord, first: PreparedRequest | None, outcome: Outcome | None) -> Protocol[bool]:
         """The same of a release."""
@@ -159,7 +159,7 @@ class Front:
         """Release it without waiting for the answer; False where it has to be waited for."""
         if self.closed:
             return False
-        server = self._only or self.topology.node_for(first.key, None)
+        server = self._only
 
         def told(ask: Ask) -> None:
             reply, failure = ask.outcome or (None, None)

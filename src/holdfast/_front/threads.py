@@ -151,7 +151,7 @@ class ThreadsFront(Front):
 
         None where nothing can be sent from here.
         """
-        link = (self._only or self.topology.node_for(first.key, None)).link
+        link = self._only.link
         return None if link is None else link.ask(Ask(first, token, deadline), standing)
 
     def stands(self, key: str) -> Standing:
