@@ -180,7 +180,7 @@ class AcquirableBase:
         if how.asks is None:
             how.renews, how.most_waiting, how.witness = options.renew, options.queue_limit, session.witness
             how.checks = session.checks(self._label, self._name, options)
-            how.bare = options == Options(options.ttl_ms)
+            how.bare = self._label == "lock" and options == Options(options.ttl_ms)
             how.asks = self._prepared()
         self._asks = how.asks
 
@@ -262,9 +262,8 @@ class AcquirableBase:
 
     def _granted(self, asked: Asked, got: LeaseRecord | Grant | None) -> Any:
         """The lease. No variable of a caller has it until it is returned: a kept traceback would keep it."""
-        session = self._session
-        driver, record = session.driver, asked.record
-        release_ask = None
+        session, how = self._session, self._how
+        driver, record, release_ask = session.driver, asked.record, None
         if got is not None:
             if asked.client is not driver.client:  # no call for what hardly ever is
                 self._stay(asked)
@@ -274,11 +273,12 @@ class AcquirableBase:
                     got.turn = turn
                 if self._asks and not (got.stray or self._noted or got.more == PLAIN or asked.token[-1] == MARK):
                     release_ask = self._asks[1]
-                asked.record = record = self._record(asked.token, got)
+                record = how.make_record(asked.token, got, self._ttl_ms) if how.bare else self._record(asked.token, got)
+                asked.record = record
                 if turn is not None and record.turn is None and not turn.over:
                     driver.spawn(left(turn, self._give_back))  # it holds nothing that can be handed on
             else:
-                asked.record = record = got if self._how.bare else self._under_options(got)
+                asked.record = record = got if how.bare else self._under_options(got)
             record.report = asked.report
             if self._line_key is not None and asked.kept is None:
                 self._line_key.last = record
@@ -292,7 +292,7 @@ class AcquirableBase:
         if asked.me:
             for kind in self._owned_as:
                 session.owners[kind, asked.me] = known
-        if not self._how.bare and self._options.on_wanted is not None:
+        if not how.bare and self._options.on_wanted is not None:
             lease.on_wanted(self._options.on_wanted)
         if record.report.detailed:
             record.report.acquired(record)  # before anything can tell of its end
@@ -308,7 +308,7 @@ class AcquirableBase:
         record: LeaseRecord = self._how.make_record(token, got, self._ttl_ms)
         if self._label != "lock":
             record.label = self._label
-        return record if self._how.bare else self._under_options(record)
+        return self._under_options(record)
 
     def _under_options(self, record: LeaseRecord) -> LeaseRecord:
         """Have the options of the acquire act on it: all that do stand here, but `on_wanted`."""

@@ -33,7 +33,7 @@ class _Change(Side):
     def __init__(self, session: Any, before: LeaseRecord) -> None:
         super().__init__(session, before.name, options_after(before))
         self._how = copy(self._how)
-        self._how.sync = before.sync
+        self._how.sync, self._how.bare = before.sync, False
         self._until = before.max_until
         self._asks = ()  # not the one request with the token that it is given
 

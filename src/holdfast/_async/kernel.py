@@ -95,8 +95,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         finally:
             told = None  # whose traceback has this frame, and those that called it
             session.asking.pop(asked.token, None)
-            driver.standing.pop(asked.token, None)
-            if driver.queueing:
+            if driver.standing or driver.queueing:
+                driver.standing.pop(asked.token, None)
                 driver.queueing.pop(asked.token, None)
             if asked.turn is not None:
                 driver.turning.discard(me)

@@ -19,8 +19,8 @@ class ByTurns:
 
     `make`: the turn of a token and a ttl, with settings and `sync`. `listens`: waiters hear of their turn, so that
     `acquire` wants to know whether the inbox is open. `renews`, `most_waiting`, `tells`: as of `Acquisition`. `checks`:
-    makes what looks for deadlocks during one acquire; None: nothing does, and its `check` is the `witness`. `bare`:
-    there are no options but the ttl.
+    makes what looks for deadlocks during one acquire; None: nothing does, and its `check` is the `witness`. `bare`: of
+    a lock without options but the ttl.
     """
 
     listens = True
