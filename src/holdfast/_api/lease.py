@@ -160,11 +160,12 @@ class LeaseBase:
                 driver.spawn_release(record)  # the text does not reach the caller
             raise
 
-    def _mark_taken(self) -> None:
-        """Mark a lease lost that was not held any more when it was released."""
+    def _taken(self) -> BaseException:
+        """Mark a lease lost that was not held any more when it was released; returns the error."""
         self._record.mark_taken()
         if "_lost" in vars(self):
             vars(self)["_lost"]._fire("taken")
+        return self._ended("release()")
 
     def _unwatch(self) -> None:
         if self._record.reason != "max_hold":  # else it is released when that is found

@@ -64,9 +64,13 @@ class Held:
 
     async def release(self) -> bool:
         """Release the lock; True if it was still held."""
-        if self.lease is not None:
-            return await self.lease._release()
-        return await self._lock._session.run(self._record.release())
+        if self.lease is None:
+            return await self._lock._session.run(self._record.release())
+        try:
+            await self.lease.release()
+            return True
+        except (LeaseLost, LeaseReleased):
+            return False
 
     def give_back(self) -> None:
         """Release it in the background: it has not reached the caller."""

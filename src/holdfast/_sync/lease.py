@@ -212,38 +212,37 @@ class Lease(LeaseBase):
         """
         if wait is not None:
             check_bool(wait, "wait")
-        if not self._release(wait):
-            raise self._ended("release()")
-
-    def _release(self, wait: bool | None = None) -> bool:
         record, driver, session = self._record, self._driver, self._session
         now = clock()
         if self._entries and not record.check_expired(now):
             try:
                 self._entries.pop()
-                return True
+                return
             except IndexError:
                 pass  # a signal handler or another thread has left the last one
         if record.kept_until > now and not record.check_expired(now):
-            return self._keep()
+            self._keep()
+            return
         held = True  # as far as is known
         try:
             driver.leaving[record.token] = record  # for one that closes the client meanwhile
             if not driver.schedule.finish(record, now):
                 self._unwatch()
-                return False
+                raise self._ended("release()")
             session.disown(self)
             if record.turn is not None and record.hand_on(now):
-                return True
+                return
             ask, outcome = self._release_ask, None
             if ask is not None:
                 if not (ask.confirm if wait is None else wait) and driver.release_later(record, ask):
-                    return True
+                    return
                 outcome = driver.ask(driver.home, ask, record.token, clock() + ask.request_timeout_s)
             done = None if outcome is None else released(outcome[0])
             held = driver.release(record, ask, outcome) if done is None else done
         except RequestFailed as failure:
             raise session.public(failure) from None
+        except (LeaseLost, LeaseReleased):
+            raise
         except BaseException:
             if record.half_released():
                 driver.spawn_release(record)  # it may never have begun
@@ -253,23 +252,21 @@ class Lease(LeaseBase):
             if record.report.detailed and record.state is _RELEASED and held:
                 record.report.released()
         if not held:
-            self._mark_taken()
-        return held
+            raise self._taken()
 
-    def _keep(self) -> bool:
+    def _keep(self) -> None:
         """Release it when `at_least` is over: by its time. That this may end before the answer comes is no loss."""
         record, session = self._record, self._session
         try:
             self._detach()
             held = session.run(leave_to_its_time(record, session.settings))
         except (LeaseLost, LeaseReleased):
-            return False
+            raise self._ended("release()") from None
         except BaseException:
             self._driver.spawn(partial(leave_to_its_time, record, session.settings, record.deadline))
             raise
         if not held:
-            self._mark_taken()
-        return held
+            raise self._taken()
 
     def _acquired_at(self) -> str:
         code, offset = self._where, self._offset
@@ -298,14 +295,14 @@ class Lease(LeaseBase):
         if record.state is _RELEASED:
             return
         if error is None:
-            if not self._release():
-                raise self._ended("release()")
+            self.release()
             return
         try:
-            self._release()
-        except Exception:
+            self.release()
+        except BaseException as failed:
             # What went wrong in the body is what the caller has to see; the give-back goes on by itself.
-            pass
+            if not (isinstance(failed, Exception) or self._driver.exiting):
+                raise
         if record.state is LeaseState.LOST:
             self._session.reports.raised(record, error)
 
