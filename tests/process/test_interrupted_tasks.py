@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings(
 _WHERE = (
     *("Acquirable._acquire", "Acquirable._start", "Acquirable._go_on", "AcquirableBase._granted"),
     *("AcquirableBase._held_by", "Lease.release"),
-    *("Enterable.__aenter__", "Enterable._leave", "Enterable._left", "Lease._leave", "Lease._exit"),
+    *("Enterable.__aenter__", "Enterable._leave", "Lease._leave", "Lease._exit"),
     *("Lease.__aenter__", "Lease._begin_body", "Lease._end_body", "Leaving.__get__", "Leaving._exit", "_begin"),
     *("opening", "LeaseStack.take", "LeaseStack.forget"),
 )
@@ -35,8 +35,8 @@ _WHERE_OF: dict[str, tuple[str, ...]] = {
     "condition": ("Condition.wait", "wait_turn"),
     "election": (
         "Election.campaign",
-        "Election._begin",
-        "Election._left",
+        "Leads.won",
+        "Leads.forget",
         "Enterable.__aenter__",
         "Enterable._leave",
     ),

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast._api.lease_stack import LeaseStack
+from holdfast._api.lease_stack import Leads, LeaseStack
 from holdfast._api.leaving import AsyncLeaving, Block, opening
 from holdfast._async.lease import Lease
 from holdfast._async.lifecycle import Session
@@ -21,16 +21,12 @@ class Enterable(Generic[L]):
     _session: Session
     #: Who is inside, by which lease, where no `with` statement knows it.
     _entered: LeaseStack[Any, L]
+    #: Who leads inside of a block, where it is one of an election.
+    _leads: Leads[Any, L] | None = None
 
     def _acquire(self, frame: FrameType) -> Awaitable[L]:
         """Acquire what the block runs under, for that frame."""
         raise NotImplementedError
-
-    def _begin(self, lease: L) -> None:
-        """Called before the block starts."""
-
-    def _left(self, lease: L) -> None:
-        """Called when a block has ended. Takes no lock: finalizers call it."""
 
     async def __aenter__(self) -> L:
         block = opening(self)
@@ -39,7 +35,8 @@ class Enterable(Generic[L]):
             block = []
         try:
             block.append(await self._acquire(sys._getframe(1)))
-            self._begin(block[0])
+            if self._leads is not None:
+                self._leads.won(self._session.me(), block[0])
             if not is_known:  # its end has to find it
                 self._entered.append((self._session.me(), block[0], sys._getframe(1)))
             # sync-drop
@@ -55,17 +52,20 @@ class Enterable(Generic[L]):
         if not block or block[0] is None:
             # Not looked up by `with`: whose block it is has to be found, by the frame that awaits this.
             # sync: lease = self._entered.take(self._session.me(), sys._getframe(1), self._session.has_ended)
-            # sync: self._left(lease)
+            # sync: if self._leads is not None:
+            # sync:     self._leads.forget(lease)
             # sync: return lease._exit(*raised)
             return self._exit(*raised)
-        self._left(block[0])
+        if self._leads is not None:
+            self._leads.forget(block[0])
         return block[0]._leave(block, *raised)  # type: ignore[no-any-return]
 
     async def _exit(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         lease = self._entered.take(self._session.me(), sys._getframe(1), self._session.has_ended)
-        self._left(lease)
+        if self._leads is not None:
+            self._leads.forget(lease)
         await lease._exit(kind, error, trace)
 
     if TYPE_CHECKING:
@@ -78,5 +78,6 @@ class Enterable(Generic[L]):
 
     def _not_left(self, lease: L) -> None:
         self._entered.forget(lease)
-        self._left(lease)
+        if self._leads is not None:
+            self._leads.forget(lease)
         lease._abandon()

@@ -164,12 +164,6 @@ class Election(Enterable[Lease]):
     def _acquire(self, frame: FrameType) -> Lease:
         return self._lock._acquire(frame)
 
-    def _begin(self, lease: Lease) -> None:
-        self._leads.won(self._session.me(), lease)
-
-    def _left(self, lease: Lease) -> None:
-        self._leads.forget(lease)
-
     def __repr__(self) -> str:
         state = "leading" if self.is_leader else "not leading"
         return f"<Election {self._name!r}: {state}>"

@@ -9,7 +9,7 @@ import sys
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast._api.lease_stack import LeaseStack
+from holdfast._api.lease_stack import Leads, LeaseStack
 from holdfast._api.leaving import Block, Leaving, opening
 from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session
@@ -23,16 +23,12 @@ class Enterable(Generic[L]):
     _session: Session
     #: Who is inside, by which lease, where no `with` statement knows it.
     _entered: LeaseStack[Any, L]
+    #: Who leads inside of a block, where it is one of an election.
+    _leads: Leads[Any, L] | None = None
 
     def _acquire(self, frame: FrameType) -> L:
         """Acquire what the block runs under, for that frame."""
         raise NotImplementedError
-
-    def _begin(self, lease: L) -> None:
-        """Called before the block starts."""
-
-    def _left(self, lease: L) -> None:
-        """Called when a block has ended. Takes no lock: finalizers call it."""
 
     def __enter__(self) -> L:
         block = opening(self)
@@ -41,7 +37,8 @@ class Enterable(Generic[L]):
             block = []
         try:
             block.append(self._acquire(sys._getframe(1)))
-            self._begin(block[0])
+            if self._leads is not None:
+                self._leads.won(self._session.me(), block[0])
             if not is_known:  # its end has to find it
                 self._entered.append((self._session.me(), block[0], sys._getframe(1)))
             return block[0]  # type: ignore[no-any-return]
@@ -55,14 +52,17 @@ class Enterable(Generic[L]):
         if not block or block[0] is None:
             # Not looked up by `with`: whose block it is has to be found, by the frame that awaits this.
             lease = self._entered.take(self._session.me(), sys._getframe(1), self._session.has_ended)
-            self._left(lease)
+            if self._leads is not None:
+                self._leads.forget(lease)
             return lease._exit(*raised)
-        self._left(block[0])
+        if self._leads is not None:
+            self._leads.forget(block[0])
         return block[0]._leave(block, *raised)  # type: ignore[no-any-return]
 
     def _exit(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         lease = self._entered.take(self._session.me(), sys._getframe(1), self._session.has_ended)
-        self._left(lease)
+        if self._leads is not None:
+            self._leads.forget(lease)
         lease._exit(kind, error, trace)
 
     if TYPE_CHECKING:
@@ -75,5 +75,6 @@ class Enterable(Generic[L]):
 
     def _not_left(self, lease: L) -> None:
         self._entered.forget(lease)
-        self._left(lease)
+        if self._leads is not None:
+            self._leads.forget(lease)
         lease._abandon()
