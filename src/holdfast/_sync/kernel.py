@@ -118,14 +118,16 @@ class Acquirable(AcquirableBase, Generic[L]):
         if self._how.most_waiting == 0:
             asked.timeout_s = 0.0
         first = self._asks[0] if self._asks and asked.cancel is None else None
-        if first is not None and first.key in driver.contention:
-            first = self._queueing(asked)
+        if first is not None:
+            asked.behind = driver.releasing.latest.get(first.key)
+            if first.key in driver.contention:
+                first = self._queueing(asked)
         if first is None:
             return None
         patience_s = first.request_timeout_s
         if asked.timeout_s is not None:
             patience_s = within(patience_s, asked.timeout_s or session.settings.try_limit_s)
-        asked.behind, asked.asked_at = driver.releasing.latest.get(first.key), clock()
+        asked.asked_at = clock()
         asked.until = asked.asked_at + patience_s
         if asked.standing is not None:
             asked.standing.until = asked.asked_at + SOON_S
@@ -137,7 +139,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         if len(self._asks) < 3 or asked.turn is not None or asked.report.detailed or driver.introduce_at < 0.0:
             return None
         first = self._asks[2]
-        if first.key in driver.releasing.latest or not (timeout_s is None or timeout_s > SOON_S):
+        if asked.behind is not None or not (timeout_s is None or timeout_s > SOON_S):
             return None
         asked.standing = driver.standing[asked.token] = driver.stands(first.key)
         # Behind that: who closes the client, or notes that its inbox is not open, wakes those that stand there.

@@ -1,0 +1,76 @@
+"""Callers that wait in the server's queue without a protocol, and what comes between them and their lease."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import embedded
+from testbed.waiting import eventually
+from tests.support.keys import key_of
+
+
+class _Latest(dict[str, Any]):
+    """Releases that are under way: one begins right behind a look whether there is one."""
+
+    def __init__(self, lease: Any) -> None:
+        super().__init__()
+        self._leases = [lease]
+
+    def _begin(self) -> None:
+        while self._leases:
+            self._leases.pop().release()
+
+    def __contains__(self, key: object) -> bool:
+        found = super().__contains__(key)
+        self._begin()
+        return found
+
+    def get(self, key: str, default: Any = None) -> Any:
+        found = super().get(key, default)
+        self._begin()
+        return found
+
+
+def test_a_grant_that_has_lain_too_long_is_not_taken_behind_a_release(
+    valkey_server: embedded.Server, look: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread of the client releases without waiting as the request is made that queues."""
+    options: Any = {"ttl": 1, "confirm_release": False}
+    with (
+        holdfast.connect(valkey_server.url, tenure=0, **options) as locks,
+        holdfast.connect(valkey_server.url, tenure=0, **options) as others,
+        holdfast.connect(valkey_server.url, tenure=0, **options) as last,
+    ):
+        driver, lock = locks._session.driver, locks.lock(unique_name)
+        blocker = others.lock(unique_name).acquire()
+        with contextlib.suppress(holdfast.AcquireTimeout):
+            lock.acquire(timeout=0.01)
+        blocker.release()
+        mine = []
+        thread = threading.Thread(target=lambda: mine.append(lock.acquire(timeout=5)))
+        thread.start()
+        thread.join()
+        ahead = []
+        waits = threading.Thread(target=lambda: ahead.append(others.lock(unique_name).acquire(timeout=5)))
+        waits.start()
+        eventually(lambda: look.zcard(key_of(unique_name) + ":queue") == 1)
+
+        def stand(*_: Any) -> None:
+            """The thread is held up until its turn has come, and gone."""
+            waits.join()
+            behind = threading.Thread(target=lambda: ahead.append(last.lock(unique_name).acquire(timeout=9)))
+            behind.start()
+            eventually(lambda: look.zcard(key_of(unique_name) + ":queue") == 2)
+            ahead[0].release()
+            behind.join()
+
+        monkeypatch.setattr(driver, "stand", stand)
+        monkeypatch.setattr(driver.releasing, "latest", _Latest(mine.pop()))
+        with pytest.raises(holdfast.AcquireTimeout):
+            lock.acquire(timeout=2.5)
+        ahead[1].ensure_held()
