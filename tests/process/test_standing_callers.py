@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from typing import Any
@@ -9,9 +10,40 @@ from typing import Any
 import pytest
 
 import holdfast
+import holdfast.asyncio
 from holdfast import embedded
 from testbed.waiting import eventually
 from tests.support.keys import key_of
+
+
+def test_a_task_that_is_cancelled_before_the_engine_goes_on_for_it_leaves_the_queue(
+    valkey_server: embedded.Server, look: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine is busy with other things at that moment, and closes a protocol that it has not begun."""
+
+    async def main() -> None:
+        async with holdfast.asyncio.connect(valkey_server.url, ttl=20, tenure=0) as locks:
+            driver = locks._session.driver
+            with contextlib.suppress(holdfast.AcquireTimeout):
+                await locks.lock(unique_name).acquire(timeout=0.01)
+            goes_on, acquire = threading.Event(), driver.acquire
+
+            def cancelled(*args: Any) -> Any:
+                driver.engine.call(goes_on.wait, 10)
+                loop = asyncio.get_running_loop()
+                loop.call_soon(task.cancel)
+                loop.call_soon(loop.call_soon, goes_on.set)
+                return acquire(*args)
+
+            monkeypatch.setattr(driver, "acquire", cancelled)
+            task = asyncio.create_task(locks.lock(unique_name).acquire(timeout=20))
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            monkeypatch.undo()
+            eventually(lambda: not look.zcard(key_of(unique_name) + ":queue"), "it has left", 10)
+
+    with holdfast.connect(valkey_server.url, ttl=30) as others, others.lock(unique_name):
+        asyncio.run(main())
 
 
 class _Latest(dict[str, Any]):

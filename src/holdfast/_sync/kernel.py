@@ -156,8 +156,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         """Have the engine do the rest, or all, of it; or wait in line. `outcome`: what came of the first request."""
         driver, report, turn = self._session.driver, asked.report, asked.turn
         self._stay(asked)
-        # A first request that may have been granted, and was not, is in doubt until the engine has begun with that.
-        asked.runs = outcome is None or (outcome[1] is None and outcome[0][0] != 1)
+        # A first request that may have been granted, or has queued, is in doubt until the engine has begun with that.
+        asked.runs = outcome is None or (asked.standing is None and outcome[1] is None and outcome[0][0] != 1)
         if turn is not None and not turn.first:
             if report.detailed:
                 report.queued()
