@@ -117,13 +117,13 @@ class Acquirable(AcquirableBase, Generic[L]):
             return None  # it waits for its turn
         if self._how.most_waiting == 0:
             asked.timeout_s = 0.0
-        first = self._asks[0] if self._asks and asked.cancel is None else None
-        if first is not None:
-            asked.behind = driver.releasing.latest.get(first.key)
-            if first.key in driver.contention:
-                first = self._queueing(asked)
-        if first is None:
+        if not self._asks or asked.cancel is not None:
             return None
+        first = self._asks[0]
+        asked.behind = driver.releasing.latest.get(first.key)
+        if first.key in driver.contention and not self._may_stand(asked):
+            return None
+        first = first if asked.standing is None else self._asks[2]
         patience_s = first.request_timeout_s
         if asked.timeout_s is not None:
             patience_s = within(patience_s, asked.timeout_s or session.settings.try_limit_s)
@@ -133,20 +133,19 @@ class Acquirable(AcquirableBase, Generic[L]):
             asked.standing.until = asked.asked_at + SOON_S
         return first
 
-    def _queueing(self, asked: Asked) -> PreparedRequest | None:
-        """Return the first request that queues, where its caller may stand there; else None."""
-        driver, timeout_s = self._session.driver, asked.timeout_s
+    def _may_stand(self, asked: Asked) -> bool:
+        """True if its first request is to queue, and its caller stands there."""
+        driver, timeout_s, key = self._session.driver, asked.timeout_s, self._key
         if len(self._asks) < 3 or asked.turn is not None or asked.report.detailed or driver.introduce_at < 0.0:
-            return None
-        first = self._asks[2]
+            return False
         if asked.behind is not None or not (timeout_s is None or timeout_s > SOON_S):
-            return None
-        asked.standing = driver.standing[asked.token] = driver.stands(first.key)
+            return False
+        asked.standing = driver.standing[asked.token] = driver.stands(key)
         # Behind that: who closes the client, or notes that its inbox is not open, wakes those that stand there.
-        if not driver.closed and driver.client.listening(first.key) and driver.contention.expects(first.key):
-            return first
+        if not driver.closed and driver.client.listening(key) and driver.contention.expects(key):
+            return True
         self._stand_no_more(asked)
-        return None
+        return False
 
     def _stand_no_more(self, asked: Asked) -> None:
         self._session.driver.standing.pop(asked.token, None)
