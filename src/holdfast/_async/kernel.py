@@ -148,12 +148,9 @@ class Acquirable(AcquirableBase, Generic[L]):
         # Behind that: who closes the client, or notes that its inbox is not open, wakes those that stand there.
         if not driver.closed and driver.client.listening(key) and driver.contention.expects(key):
             return True
-        self._stand_no_more(asked)
-        return False
-
-    def _stand_no_more(self, asked: Asked) -> None:
-        self._session.driver.standing.pop(asked.token, None)
+        driver.standing.pop(asked.token, None)
         asked.standing = None
+        return False
 
     def _go_on(self, asked: Asked, outcome: Outcome | None) -> Awaitable[LeaseRecord | Grant | Busy]:
         """Have the engine do the rest, or all, of it; or wait in line. `outcome`: what came of the first request."""
@@ -166,11 +163,8 @@ class Acquirable(AcquirableBase, Generic[L]):
                 report.queued()
             return driver.wait_in_line(asked)
         start: Any = self._ask if turn is None else partial(self._ask_as_owner, turn)
-        if asked.standing is not None:
-            if outcome is None:
-                self._stand_no_more(asked)  # nothing was sent
-            else:
-                start = partial(start, queued=True)
+        if asked.standing is not None and outcome is not None:  # else nothing was sent
+            start = partial(start, queued=True)
         if report.detailed:
             driver.queueing[asked.token] = report
         if driver.introduce_at < 0.0 and asked.timeout_s != 0:
