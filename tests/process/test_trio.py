@@ -339,6 +339,29 @@ def test_the_end_of_a_wait_leaves_the_queue(valkey_server: embedded.Server, uniq
     run(valkey_server, main)
 
 
+def test_what_a_signal_handler_raises_as_a_task_is_about_to_wait(
+    valkey_server: embedded.Server, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer comes later, and ends nothing else that the task waits for by then."""
+
+    async def interrupted(_abort: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    async def main() -> None:
+        async with holdfast.trio.connect(valkey_server.url) as locks:
+            await (await locks.lock(unique_name).acquire()).release()
+            monkeypatch.setattr(trio.lowlevel, "wait_task_rescheduled", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                await locks.lock(unique_name).acquire()
+            for _ in range(20):
+                await trio.sleep(0.005)  # trio itself complains of one that ends before
+            with trio.fail_after(30):
+                await (await locks.lock(unique_name).acquire()).release()
+
+    trio.run(main)
+
+
 def test_a_nursery_that_fails(valkey_server: embedded.Server, unique_name: str) -> None:
     """The error comes out, and what its tasks held or waited for is free."""
 

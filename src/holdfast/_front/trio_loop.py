@@ -14,18 +14,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 import trio
-from trio import Cancelled
-from trio.lowlevel import (
-    Abort,
-    Task,
-    current_task,
-    current_trio_token,
-    enable_ki_protection,
-    in_trio_task,
-    reschedule,
-    spawn_system_task,
-    wait_task_rescheduled,
-)
+from trio import Cancelled, lowlevel
 
 from holdfast._front.bodies import Body
 from holdfast._runtime.teller import report
@@ -33,17 +22,17 @@ from holdfast._runtime.teller import report
 __all__ = ["Cancelled", "TrioLoop", "is_done", "running", "task"]
 
 
-def running() -> trio.lowlevel.TrioToken | None:
+def running() -> lowlevel.TrioToken | None:
     """The run whose task runs here, by its token."""
-    return current_trio_token() if in_trio_task() else None
+    return lowlevel.current_trio_token() if lowlevel.in_trio_task() else None
 
 
-def task() -> Task | None:
+def task() -> lowlevel.Task | None:
     """The task that runs here."""
-    return current_task() if in_trio_task() else None
+    return lowlevel.current_task() if lowlevel.in_trio_task() else None
 
 
-def is_done(task: Task) -> bool:
+def is_done(task: lowlevel.Task) -> bool:
     """True if it can leave no block any more."""
     return getattr(task.coro, "cr_frame", task) is None
 
@@ -54,33 +43,36 @@ class _Future:
     __slots__ = ("_is_done", "_result", "_task")
 
     def __init__(self) -> None:
-        self._task: Task | None = None
+        self._task: lowlevel.Task | None = None
         self._is_done = False
         self._result: Any = None
 
     def done(self) -> bool:
         return self._is_done
 
-    @enable_ki_protection
+    @lowlevel.enable_ki_protection
     def set_result(self, result: Any) -> None:
         """In the run of the task."""
         self._result, self._is_done = result, True
         task, self._task = self._task, None
         if task is not None:
-            reschedule(task)
+            lowlevel.reschedule(task)
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._wait().__await__()
 
     async def _wait(self) -> Any:
         if not self._is_done:
-            self._task = current_task()
-            await wait_task_rescheduled(self._abort)
+            self._task = lowlevel.current_task()
+            try:
+                await lowlevel.wait_task_rescheduled(self._abort)
+            finally:
+                self._task = None  # a signal handler may have raised before it waited: nothing wakes it then
         return self._result
 
-    def _abort(self, _raise: object) -> Abort:
+    def _abort(self, _raise: object) -> lowlevel.Abort:
         self._task = None
-        return Abort.SUCCEEDED
+        return lowlevel.Abort.SUCCEEDED
 
 
 class _TrioBody(Body):
@@ -109,7 +101,7 @@ class TrioLoop:
     collects = False
 
     def __init__(self) -> None:
-        self.key = current_trio_token()
+        self.key = lowlevel.current_trio_token()
         self.running, self.task = running, task
         self.future = _Future
         self.soon = self.from_thread = self.key.run_sync_soon
@@ -151,7 +143,7 @@ class TrioLoop:
             report()
         finally:
             if inspect.iscoroutine(result):
-                untold[ticket] = spawn_system_task(_finish, result, untold, ticket)
+                untold[ticket] = lowlevel.spawn_system_task(_finish, result, untold, ticket)
             else:
                 untold.pop(ticket, None)
 
