@@ -13,6 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import embedded
+from holdfast._runtime.waits import ring
 from testbed import servers
 
 PROGRAM = textwrap.dedent(
@@ -150,3 +151,27 @@ def test_what_a_handler_raises_comes_out_as_it_is(
         signal.signal(signal.SIGALRM, before)
         server.resume()
         locks.close()
+
+
+class _Bell:
+    """A handler runs as it is rung; or it has been rung before."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+
+    def release(self) -> None:
+        if self.error is None:
+            raise RuntimeError("release unlocked lock")
+        signal.raise_signal(signal.SIGALRM)
+
+
+def test_what_a_handler_raises_as_a_bell_rings_comes_out() -> None:
+    ring(_Bell(None))
+    error = RuntimeError("of the program")
+    before = signal.signal(signal.SIGALRM, _Handler(error))
+    try:
+        with pytest.raises(RuntimeError) as raised:
+            ring(_Bell(error))
+        assert raised.value is error
+    finally:
+        signal.signal(signal.SIGALRM, before)

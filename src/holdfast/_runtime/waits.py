@@ -20,6 +20,7 @@ from typing import Any
 
 from holdfast._core.snapshot import snapshot
 from holdfast._runtime.clock import clock
+from holdfast._runtime.handlers import raised_by_handler
 
 #: No wait lasts longer than this before the clock is looked at again, s: it may count time asleep, and it bounds what a
 #: wake-up that got lost costs.
@@ -37,8 +38,9 @@ def ring(bell: Any) -> None:
     """Wake who waits for it, or is going to."""
     try:
         bell.release()
-    except RuntimeError:
-        pass  # it has been rung
+    except RuntimeError as error:  # it has been rung
+        if raised_by_handler(error):
+            raise
 
 
 def wait(bell: Any, condition: Callable[[], bool], timeout_s: float | None) -> bool:
@@ -87,8 +89,6 @@ class Flag(Settable):
 
     def wait_s(self, timeout_s: float | None) -> bool:
         """Wait until it is set; whether it is."""
-        if self._is_set or (timeout_s is not None and timeout_s <= 0):
-            return self._is_set
         bell = silent_bell()
         self.rings[id(bell)] = partial(ring, bell)
         try:
