@@ -823,6 +823,25 @@ _EXCLUSIVE: tuple[Mutant, ...] = (
         "self._asked.pop(id(record), None)\n        if id(record) not in self._live:\n            return\n",
         "if id(record) not in self._live:\n            return\n",
     ),
+    Mutant("a lease is planned only behind others", SCHEDULE, "if at < plan_at[0]:", "if at > plan_at[0]:"),
+    Mutant(
+        "a young one is looked at no more",
+        SCHEDULE,
+        "for record in young:\n            new[id(record)] = record\n",
+        "for record in young[1:]:\n            new[id(record)] = record\n",
+    ),
+    Mutant(
+        "what is due goes with what is not any more",
+        SCHEDULE,
+        "is not None and each[0] == its.next_at]",
+        "is not None and each[0] > its.next_at]",
+    ),
+    Mutant(
+        "an extension forgets a lease that is new",
+        SCHEDULE,
+        "is not None:\n            self._live[id(record)] = record\n        return self._plan(record, self._renew_at",
+        "is not None:\n            pass\n        return self._plan(record, self._renew_at",
+    ),
     Mutant(
         "a renewal that is not answered never ends",
         SCHEDULE,

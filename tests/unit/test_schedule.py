@@ -95,6 +95,38 @@ def test_the_end_of_a_short_lease_is_known_in_time_where_all_are_looked_at() -> 
     assert schedule.due(hold.deadline) == [] and hold.reason == "max_hold"
 
 
+@given(TTLS, TIMES, FRACTIONS)
+def test_one_that_is_due_before_others_is_renewed_in_time(ttl_ms: int, sent_at: float, jitter: float) -> None:
+    schedule = Schedule()
+    schedule.add(hold_of(20 * ttl_ms, sent_at), jitter)
+    hold = hold_of(ttl_ms, sent_at)
+    assert renewal_at(schedule, hold, jitter) < hold.deadline
+    assert len(schedule) == 2
+
+
+def test_young_ones_are_looked_at_again() -> None:
+    schedule = Schedule()
+    schedule.look_s = 0.1
+    holds = [hold_of(10_000, sent_at) for sent_at in (5.0, 5.05, 5.06)]
+    for hold in holds:
+        schedule.add(hold, 0.5)
+    renewed: list[LeaseRecord] = []
+    while (at := schedule.next_at()) is not None and len(renewed) < 3:
+        renewed += schedule.due(at)
+    assert renewed == holds == schedule.outlived
+
+
+def test_what_is_due_outlasts_the_others_that_were_planned_anew() -> None:
+    schedule, hold, other = Schedule(), hold_of(10_000, 5.0), hold_of(60_000, 5.0)
+    at = renewal_at(schedule, hold, 0.0)
+    assert schedule.answered(hold, 1, 10_000, at, at, 0.0)
+    schedule.add(other, 0.0)
+    for _ in range(2_000):
+        schedule.replan(other, 0.0)
+    following = schedule.next_at()
+    assert following is not None and schedule.due(following) == [hold]
+
+
 @pytest.mark.parametrize("found", ["when it is due", "before it is planned", "while it is renewed", "by a renewal"])
 def test_what_max_hold_has_ended_is_to_be_released(found: str) -> None:
     schedule = Schedule()
