@@ -30,7 +30,7 @@ FEATURES = {
         "batch renew_many renewals unconfirmed acquire_each release_each"
     ),
     "deadlocks": "deadlocks detecting noting",
-    "break, ask, on_wait": "breaking tell wanted telling",
+    "break, ask, on_wait": "breaking tell wanted",
     "drop-ins": "compat",
     "once, handing over": "once outcome handles by_token",
     "rights, interrupting": "rights interrupting",

@@ -16,16 +16,16 @@ from tools.rooms import LAB, TOP, lines_by_room
 
 PACKAGE = Path(holdfast.__file__).parent
 MOST_LINES = {
-    "_core": 8_499,
-    "_async": 2_943,
+    "_core": 8_457,
+    "_async": 2_917,
     "_engine": 3_472,
-    "_front": 1_521,
+    "_front": 1_503,
     "_runtime": 634,
     "_reports": 568,
-    "cli": 3_298,
-    "_lua": 2_596,
-    "_api": 3_295,
-    TOP: 1_903,
+    "cli": 3_282,
+    "_lua": 2_571,
+    "_api": 3_300,
+    TOP: 1_898,
     "compat": 989,
     "web": 627,
 }
@@ -38,7 +38,7 @@ SLACK = 500
 FILE_MOST_LINES = 600
 FILES = {
     "_async/client.py": (640, "a method for each thing that a client makes"),
-    "_core/waiting.py": (640, "one loop, and the requests that it is made of"),
+    "_core/waiting.py": (660, "one loop, and the requests that it is made of"),
     "_engine/link.py": (775, "writing, reading and the end of a connection share what is under way on it"),
     "holdfast_lab/stage.py": (620, "a client and the stage name each other"),
     "holdfast_lab/verdicts.py": (610, "one verdict after the other, each from the same events"),

@@ -24,7 +24,8 @@ RENEWALS = 2
 
 def _held(locks: Any, name: str, seed: int) -> list[Any]:
     """By a thread: acquire many, with others that are extended, released, or acquired again between them."""
-    chance, leases = random.Random(seed), []
+    chance = random.Random(seed)
+    leases: list[Any] = []
     for number in range(EACH):
         lease = locks.lock(f"{name}-{seed}-{number}").acquire()
         what = chance.random()
