@@ -205,7 +205,7 @@ class Locks(Sessions[Lock]):
             record = self.under_options(got, ttl_ms, exclusive.renews)
         else:
             if not turn.over:
-                got.turn = turn
+                got.turn, turn.got_at = turn, process.now()
             record = self.hold_of(process, lock, token, ttl_ms, got, exclusive.renews)
         note.last = record
         if record.turn is None:

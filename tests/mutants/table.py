@@ -346,6 +346,12 @@ _AGENT: tuple[Mutant, ...] = (
         "place in self._open and",
     ),
     Mutant(
+        "a turn keeps the tenure that its request has passed on",
+        "_core/exclusive.py",
+        "        turn.passed()\n        line = turn.line",
+        "        line = turn.line",
+    ),
+    Mutant(
         "who stands takes a grant that came though it was not told to wait",
         STANDING,
         "if not self.waits or len(self.came) != 1:",

@@ -25,10 +25,10 @@ import holdfast
 from holdfast._core.lease_cache import CachedLease
 from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.rwlock import reader_beneath
-from holdfast._core.tenure import ALONE_MS
+from holdfast._core.tenure import ALONE_MS, SOON_S
 from holdfast._engine.link import Link
 from holdfast._engine.loop import Engine
-from holdfast._front.base import SOON_S, Front
+from holdfast._front.base import Front
 from tests.support.scheduled import World
 
 KEY = b"holdfast:{a}"
@@ -252,19 +252,22 @@ def interrupted(world: World) -> None:
 
 
 def standing(world: World, interrupts: bool = False) -> None:
-    """Each turn goes through the server, where waiters stand for a moment, or longer; connections end under them."""
+    """Turns go through the server, where waiters stand for a moment, or longer; connections end under them."""
     choice = world.random.choice
     world.lose, world.late, world.end = choice(((0, 0, 0), (0, 0, 0), (0.02, 0.05, 0.03)))
-    clients = [client_of(world, ttl=choice((1.0, 5.0)), tenure=0) for _ in range(2)]
+    clients = [client_of(world, ttl=choice((1.0, 5.0)), tenure=choice((0, 0, 0.02))) for _ in range(2)]
     watcher = Watcher(world, known=True)
     moments = (0.0, 0.0, 0.01, 0.02, SOON_S - 0.01, SOON_S, SOON_S + 0.01, 0.3)
 
     def work(client: Any, at_s: float) -> None:
         world.sleep(at_s)
         for _ in range(3):
+            timeout_s, asked_at = choice((60, 60, SOON_S, SOON_S + 0.01, 0.3)), world.now_s
             try:
-                lease = client.lock("a").acquire(timeout=choice((60, 60, SOON_S, SOON_S + 0.01, 0.3)))
+                lease = client.lock("a").acquire(timeout=timeout_s)
             except holdfast.AcquireTimeout:
+                late_s = world.now_s - asked_at - timeout_s
+                assert world.lose or late_s < 0.015, f"it waited for {late_s:.3f} s more than its timeout"
                 continue
             except holdfast.HoldfastError:
                 assert world.lose
@@ -801,6 +804,32 @@ def test_a_client_is_closed_at_many_moments() -> None:
     that had found the client open and was not yet seen.
     """
     play(closing, range(1_000, 2_000))
+
+
+def test_a_turn_that_has_to_ask_waits_no_longer_than_its_timeout() -> None:
+    """Behind another turn, for some of it; then in the server's queue, behind another client."""
+
+    def passing(world: World) -> None:
+        one, other = client_of(world, ttl=5.0, tenure=0.02), client_of(world, ttl=5.0)
+
+        def hold(client: Any, at_s: float, for_s: float) -> None:
+            world.sleep(max(0.0, at_s - world.now_s))
+            with client.lock("a").acquire(timeout=60):
+                world.sleep(for_s)
+
+        hold(one, 0.0, 0.0)
+        began_at = world.now_s + 1.0
+        holds = ((other, 0.0, 0.05), (one, 0.01, 0.05), (one, 0.5, 0.08), (other, 0.51, 2.0))
+        tasks = [world.spawn(lambda of=of: hold(of[0], began_at + of[1], of[2])) for of in holds]  # type: ignore[misc]
+        world.sleep(began_at + 0.52 - world.now_s)
+        with pytest.raises(holdfast.AcquireTimeout):
+            one.lock("a").acquire(timeout=0.3)
+        assert world.now_s == pytest.approx(began_at + 0.82, abs=0.004)
+        for task in tasks:
+            world.join(task)
+        leave(world, [one, other], [])
+
+    play(passing, range(4))
 
 
 def test_a_note_goes_with_the_release_of_its_lease() -> None:

@@ -68,7 +68,6 @@ def marked(of: Lines) -> tuple[Line, LocalWaiter, LocalWaiter, LeaseRecord]:
     first, second, third = joined(of, "a:1:1"), joined(of, "a:1:2"), joined(of, "a:1:3")
     hold(first)
     assert first.hand_on() and second.line is not None
-    second.passed()
     return second.line, second, third, hold(second)
 
 
@@ -386,6 +385,17 @@ def test_what_was_handed_to_who_gets_no_lease_goes_on() -> None:
     assert fourth.take(0.0007) is not None
 
 
+def test_a_turn_that_was_granted_what_it_asked_for_has_a_tenure_of_its_own() -> None:
+    """Drop the one before, which its request has passed on."""
+    line, second, third, held = marked(lines())
+    former = line.tenure
+    assert former is not None and former.token == second.token
+    former.over = True
+    assert held.mark_released() and second.hand_on() and third.passes()
+    hold(third)
+    assert line.tenure is not None and line.tenure.token == third.token and not line.tenure.over
+
+
 def fields_of(held: LeaseRecord) -> dict[str, Any]:
     """All that it knows, by name; `vars` behind what classes name."""
     slots = {name for kind in type(held).__mro__ for name in getattr(kind, "__slots__", ())}
@@ -400,12 +410,11 @@ def test_a_lease_that_follows_is_as_one_that_is_made(pushed_until: float | None)
     of = lines()
     line, second, third, _ = marked(of)
     exclusive = OneServer(lock_keys("holdfast", "lock"), SETTINGS)
-    tenure = line.tenure
-    assert tenure is not None
-    granted = Grant(tenure.fence, 0.0, until=pushed_until, short_s=pushed_until or 0.0)
+    granted = Grant(7, 0.0, until=pushed_until, short_s=pushed_until or 0.0)
     granted.turn = second
     before = exclusive.make_record(second.token, granted, TTL_MS)
-    assert line.record is before
+    tenure = line.tenure
+    assert tenure is not None and line.record is before
     before.renew_from = 0.0001  # it was renewed meanwhile
     before.report = Report()
     assert before.mark_released() and second.hand_on()

@@ -22,7 +22,7 @@ from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.report import Report
 from holdfast._core.standing import Standing
-from holdfast._core.tenure import LocalWaiter, Note, Tenure, as_owner, left, wait_in_line
+from holdfast._core.tenure import SOON_S, LocalWaiter, Note, Tenure, as_owner, left, wait_in_line
 from holdfast._core.tokens import MARK, NOTED, client_of, has_note, is_kept
 from holdfast._core.waiting import Busy, Grant
 from holdfast._engine.pack import PreparedRequest
@@ -213,10 +213,11 @@ class AcquirableBase:
         return how.acquire(token, self._ttl_ms, timeout_s, listening, turn)  # type: ignore[no-any-return]
 
     def _ask_as_owner(
-        self, turn: LocalWaiter, token: str, timeout_s: float | None, sent: bool
+        self, turn: LocalWaiter, token: str, timeout_s: float | None, sent: bool, queued: bool = False
     ) -> Protocol[Grant | Busy]:
-        """The same where acquires wait for each other inside of the client, for a turn that found no other one."""
-        return as_owner(turn, partial(self._ask, turn.token, sent=sent, turn=turn), self._give_back, timeout_s)
+        """The same where acquires wait for each other inside of the client, for a turn that has the right to."""
+        ask = partial(self._ask, turn.token, sent=sent, turn=turn, queued=queued)
+        return as_owner(turn, ask, self._give_back, timeout_s)
 
     def _wait_in_line(self, turn: LocalWaiter, timeout_s: float | None) -> Protocol[LeaseRecord | Grant | Busy]:
         """The same for one that found others."""
@@ -244,6 +245,37 @@ class AcquirableBase:
                 return lease
         return None
 
+    def _may_stand(self, asked: Asked, left_s: float | None) -> bool:
+        """True if its first request is to queue, and its caller stands there."""
+        driver, key = self._session.driver, self._key
+        if len(self._asks) < 3 or asked.report.detailed or driver.introduce_at < 0.0:
+            return False
+        if asked.behind is not None or not (left_s is None or left_s > SOON_S):
+            return False
+        asked.standing = driver.standing[asked.token] = driver.stands(key)
+        # Behind that: who closes the client, or notes that its inbox is not open, wakes those that stand there.
+        if not driver.closed and driver.client.listening(key):
+            return True
+        driver.standing.pop(asked.token, None)
+        asked.standing = None
+        return False
+
+    def _passing(self, asked: Asked) -> PreparedRequest | None:
+        """Return the request of a turn that has to ask, where its caller may stand there; None: a protocol asks."""
+        turn, now = asked.turn, clock()
+        assert turn is not None
+        left_s = None if asked.timeout_s is None else turn.arrived_at + asked.timeout_s - now
+        asked.behind = None
+        if asked.cancel is not None or not turn.has_the_right() or not self._may_stand(asked, left_s):
+            return None
+        assert asked.standing is not None
+        asks = self._how.turn(asked.token, self._ttl_ms, turn)
+        asks.most_waiting = self._how.most_waiting
+        first = PreparedRequest(asks.ask(True, -turn.waited_us(now), asks.request_timeout_s(left_s)))
+        asked.timeout_s, asked.asked_at = left_s, now
+        asked.until, asked.standing.until = now + first.request_timeout_s, now + SOON_S
+        return first
+
     def _take_kept(self, asked: Asked) -> LeaseRecord | None:
         """Take what this client has kept; None where there is nothing, or it was taken just now."""
         session = self._session
@@ -270,7 +302,7 @@ class AcquirableBase:
             if isinstance(got, Grant):
                 turn = asked.turn
                 if turn is not None and not turn.over:
-                    got.turn = turn
+                    got.turn, turn.got_at = turn, clock()
                 if self._asks and not (got.stray or self._noted or got.more == PLAIN or asked.token[-1] == MARK):
                     release_ask = self._asks[1]
                 record = how.make_record(asked.token, got, self._ttl_ms) if how.bare else self._record(asked.token, got)

@@ -134,6 +134,7 @@ class OneServer(_Exclusive, Note):
         if turn is None:
             kept = self._begin_to_keep(token, grant, ttl_ms)
             return kept, kept
+        turn.passed()
         line = turn.line
         assert line is not None
         if grant.kept is not None and line.tenure is None:

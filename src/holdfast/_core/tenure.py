@@ -45,8 +45,9 @@ from holdfast._core.snapshot import snapshot
 from holdfast._core.tokens import BLOCK, MARK
 from holdfast._core.waiting import Acquisition, Busy, Grant
 
-#: Most turns come sooner than that. Drivers wait this long, at the least cost, before they start a protocol, ms.
+#: Most turns come sooner than that. Callers wait this long, at the least cost, before they start a protocol, ms and s.
 SOON_MS = 100
+SOON_S = SOON_MS / 1000
 #: One that has waited for that long waits for a holder that holds for long, where nothing is gained by handing on, ms.
 ALONE_MS = 1_000
 
@@ -216,7 +217,7 @@ class LocalWaiter:
         self.over = False
         #: What it has handed on.
         self.handed: Tenure | None = None
-        #: When it was granted.
+        #: When it was granted by the server.
         self.got_at = 0.0
         #: Wakes it where it waits; set by the driver.
         self.bell: Callable[[], None] | None = None
@@ -257,7 +258,6 @@ class LocalWaiter:
         record, tenure = line.record, line.tenure
         if line.owner is not self or line.dead or record is None or tenure is None or tenure.over:
             return None
-        self.got_at = now
         # Not after a lease that was extended: a late extension that shortens may be under way, of which the next holder
         # would not know.
         in_time = now < tenure.ends_at and record.deadline - now >= tenure.least_s
@@ -416,7 +416,6 @@ async def as_owner(turn: LocalWaiter, ask: Ask, give_back: GiveBack, left_s: flo
     finally:
         if type(got) is not Grant:
             await left(turn, give_back)
-    turn.got_at = driver.get().now()
     return got
 
 

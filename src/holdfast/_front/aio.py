@@ -29,7 +29,7 @@ from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
 from holdfast._core.snapshot import snapshot
 from holdfast._core.standing import Standing
-from holdfast._core.tenure import SOON_MS
+from holdfast._core.tenure import SOON_MS, SOON_S
 from holdfast._core.waiting import Acquisition, Busy, Grant
 from holdfast._engine.client import Client
 from holdfast._engine.operation import Operation
@@ -37,7 +37,7 @@ from holdfast._engine.pack import PreparedRequest
 from holdfast._engine.requests import Ask
 from holdfast._engine.server import Server
 from holdfast._front.asyncio_loop import AsyncioLoop
-from holdfast._front.base import SOON_S, Front, Start
+from holdfast._front.base import Front, Start
 from holdfast._front.bodies import closers
 from holdfast._front.home import Home, Loop
 from holdfast._runtime.clock import clock
@@ -267,9 +267,10 @@ class AioFront(Front):
         """Acquire by the protocol, which is told what came of the first request, if that was sent."""
         return self._run(self._acquires(asked, first, start, sent), asked.undo)
 
-    async def wait_in_line(self, asked: Any) -> LeaseRecord | Grant | Busy:
-        """Wait for its turn, which is handed on soon; else a protocol does all the rest."""
+    async def take_turn(self, asked: Any) -> LeaseRecord | None:
+        """Wait for a moment for what is handed on to its turn; None: it has to ask, or to wait for longer."""
         turn, timeout_s = asked.turn, asked.timeout_s
+        taken: LeaseRecord | None = None
         if asked.lock._ttl_ms > SOON_MS and (timeout_s is None or timeout_s > SOON_S):
             home = self.home
             future = home.loop.future()
@@ -280,10 +281,12 @@ class AioFront(Front):
                     await home.loop.within(future, SOON_S)
             finally:
                 turn.bell = None
-            taken: LeaseRecord | None = None if self.closed else turn.take(clock())
-            if taken is not None:
-                return taken
-        return await self._run(asked.lock._wait_in_line(turn, timeout_s), asked.undo)
+            taken = None if self.closed else turn.take(clock())
+        return taken
+
+    def wait_in_line(self, asked: Any) -> Awaitable[LeaseRecord | Grant | Busy]:
+        """Have a protocol wait for its turn, and do all the rest."""
+        return self._run(asked.lock._wait_in_line(asked.turn, asked.timeout_s), asked.undo)
 
     def release(self, record: LeaseRecord, first: PreparedRequest | None, outcome: Outcome | None) -> Awaitable[bool]:
         """Release by the protocol, which is told what came of the first request, if that was sent."""

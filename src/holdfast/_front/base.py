@@ -22,7 +22,6 @@ from holdfast._core.effects import Protocol
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.snapshot import snapshot
-from holdfast._core.tenure import SOON_MS
 from holdfast._core.tokens import client_id_of
 from holdfast._core.waiting import Busy, Grant
 from holdfast._engine.client import Client
@@ -42,8 +41,6 @@ R = TypeVar("R")
 #: Makes the protocol of an acquire, of its token, its timeout in s, and whether its first request was sent.
 Start = Callable[[str, float | None, bool], Protocol[Grant | Busy]]
 
-#: A lock that is handed on soon is waited for by the caller for this long, s.
-SOON_S = SOON_MS / 1000
 #: What may be the matter where the engine's thread does not run.
 _DOES_NOT_RUN = "under uWSGI, set enable-threads and py-call-osafterfork"
 #: `close` waits no longer than this for the engine, s: the budget of closing, and some air.

@@ -21,13 +21,13 @@ from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.standing import Standing
-from holdfast._core.tenure import SOON_MS
+from holdfast._core.tenure import SOON_MS, SOON_S
 from holdfast._core.waiting import Busy, Grant
 from holdfast._engine.client import Client
 from holdfast._engine.operation import Operation
 from holdfast._engine.pack import PreparedRequest
 from holdfast._engine.requests import Ask
-from holdfast._front.base import SOON_S, Front, Start, forked
+from holdfast._front.base import Front, Start, forked
 from holdfast._runtime.cancel import Cancel, Cancelled
 from holdfast._runtime.clock import clock
 from holdfast._runtime.exit_hooks import main_thread_has_ended
@@ -162,9 +162,10 @@ class ThreadsFront(Front):
         """Acquire by the protocol, which is told what came of the first request, if that was sent."""
         return self.run(partial(self._acquires, asked, first, start, sent), asked.cancel)
 
-    def wait_in_line(self, asked: Any) -> LeaseRecord | Grant | Busy:
-        """Wait for its turn, which is handed on soon; else a protocol does all the rest."""
+    def take_turn(self, asked: Any) -> LeaseRecord | None:
+        """Wait for a moment for what is handed on to its turn; None: it has to ask, or to wait for longer."""
         turn, timeout_s, line = asked.turn, asked.timeout_s, asked.turn.line
+        taken: LeaseRecord | None = None
         if asked.cancel is None and asked.lock._ttl_ms > SOON_MS and (timeout_s is None or timeout_s > SOON_S):
             bell = silent_bell()
             turn.bell = partial(ring, bell)
@@ -175,11 +176,13 @@ class ThreadsFront(Front):
             finally:
                 turn.bell = None
             asked.lock._stay(asked)
-            taken: LeaseRecord | None = None if self.closed else turn.take(clock())
-            if taken is not None:
-                return taken
+            taken = None if self.closed else turn.take(clock())
+        return taken
+
+    def wait_in_line(self, asked: Any) -> LeaseRecord | Grant | Busy:
+        """Have a protocol wait for its turn, and do all the rest."""
         start: Callable[..., Protocol[LeaseRecord | Grant | Busy]] = asked.lock._wait_in_line
-        return self.run(partial(start, turn, timeout_s), asked.cancel)
+        return self.run(partial(start, asked.turn, asked.timeout_s), asked.cancel)
 
     def release(self, record: LeaseRecord, first: PreparedRequest | None, outcome: Outcome | None) -> bool:
         """Release by the protocol, which is told what came of the first request, if that was sent."""

@@ -21,11 +21,10 @@ from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
-from holdfast._core.tenure import LocalWaiter, is_alone
+from holdfast._core.tenure import SOON_S, LocalWaiter, is_alone
 from holdfast._core.tokens import KEPT
 from holdfast._core.waiting import Acquisition, Busy, Grant, granted, wait_for, within
 from holdfast._engine.pack import PreparedRequest
-from holdfast._front.base import SOON_S
 from holdfast._runtime.cancel import Cancel, Cancelled
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import lazily
@@ -47,7 +46,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         if cancel is not None:
             _check_cancel(cancel)
         session = self._session
-        code, offset, frame = frame.f_code, frame.f_lasti, None
+        asked = Asked()
+        asked.code, asked.offset, frame = frame.f_code, frame.f_lasti, None
         driver = session.driver
         home, me = driver.caller()
         for kind in self._owned_as if me else ():  # 0: owners cannot be told apart
@@ -59,17 +59,16 @@ class Acquirable(AcquirableBase, Generic[L]):
         token = f"{driver.client_id}:{mark or self._mark}{self._noted}{me}:{next(session.sequence)}{self._ending}"
         if (key := self._kept_as) is not None and driver.lease_cache.hears(key, driver.client.listening(key)):
             token += KEPT
-        asked = Asked()
-        asked.lock, asked.token, asked.home = self, token, home
-        asked.me, asked.code, asked.offset = me, code, offset
+        asked.lock, asked.token, asked.home, asked.me = self, token, home, me
         asked.timeout_s, asked.cancel, asked.client = timeout_s, cancel, driver.client
         asked.report = session.reports.begin(self._label, self._name, self._report_level)
         got: LeaseRecord | Grant | Busy | None = None
-        told: BaseException | None = None
         try:
             if key is None or (got := self._take_kept(asked)) is None:
-                outcome = None
-                if (first := self._start(asked)) is not None:
+                first, outcome = self._start(asked), None
+                if first is None and asked.turn is not None and (got := driver.take_turn(asked)) is None:
+                    first = self._passing(asked)
+                if first is not None:
                     outcome = driver.ask(home, first, asked.token, asked.until, asked.standing)
                     if outcome is not None and outcome[1] is None:
                         got = granted(outcome[0], asked.asked_at, clock(), self._ttl_ms)
@@ -84,7 +83,7 @@ class Acquirable(AcquirableBase, Generic[L]):
         except BaseException as error:
             if not isinstance(error, RequestFailed):  # else the protocol has seen to that
                 asked.undo()
-            told = self._told(error, asked)
+            told: Any = self._told(error, asked)
             if told is error:
                 raise
             raise told from None
@@ -110,6 +109,8 @@ class Acquirable(AcquirableBase, Generic[L]):
             driver.turning.add(asked.me)
             turn.join(driver.lines, self._line_key)
             asked.token = turn.token
+            if asked.report.detailed and not turn.first:
+                asked.report.queued()
         session.asking[asked.token] = asked
         if driver.closed:  # it looks who asks once it is, and gives back what those get
             raise driver.closed_error()
@@ -121,8 +122,10 @@ class Acquirable(AcquirableBase, Generic[L]):
             return None
         first = self._asks[0]
         asked.behind = driver.releasing.latest.get(first.key)
-        if first.key in driver.contention and not self._may_stand(asked):
-            return None
+        if first.key in driver.contention:
+            if not self._may_stand(asked, asked.timeout_s):
+                return None
+            driver.contention.expects(first.key)
         first = first if asked.standing is None else self._asks[2]
         patience_s = first.request_timeout_s
         if asked.timeout_s is not None:
@@ -133,30 +136,13 @@ class Acquirable(AcquirableBase, Generic[L]):
             asked.standing.until = asked.asked_at + SOON_S
         return first
 
-    def _may_stand(self, asked: Asked) -> bool:
-        """True if its first request is to queue, and its caller stands there."""
-        driver, timeout_s, key = self._session.driver, asked.timeout_s, self._key
-        if len(self._asks) < 3 or asked.turn is not None or asked.report.detailed or driver.introduce_at < 0.0:
-            return False
-        if asked.behind is not None or not (timeout_s is None or timeout_s > SOON_S):
-            return False
-        asked.standing = driver.standing[asked.token] = driver.stands(key)
-        # Behind that: who closes the client, or notes that its inbox is not open, wakes those that stand there.
-        if not driver.closed and driver.client.listening(key) and driver.contention.expects(key):
-            return True
-        driver.standing.pop(asked.token, None)
-        asked.standing = None
-        return False
-
     def _go_on(self, asked: Asked, outcome: Outcome | None) -> LeaseRecord | Grant | Busy:
         """Have the engine do the rest, or all, of it; or wait in line. `outcome`: what came of the first request."""
         driver, report, turn = self._session.driver, asked.report, asked.turn
         self._stay(asked)
         # A first request that may have been granted, or has queued, is in doubt until the engine has begun with that.
         asked.runs = outcome is None or (asked.standing is None and outcome[1] is None and outcome[0][0] != 1)
-        if turn is not None and not turn.first:
-            if report.detailed:
-                report.queued()
+        if outcome is None and turn is not None and not turn.first:
             return driver.wait_in_line(asked)
         start: Any = self._ask if turn is None else partial(self._ask_as_owner, turn)
         if asked.standing is not None and outcome is not None:  # else nothing was sent
