@@ -650,6 +650,12 @@ def together(
     return answers
 
 
+@pytest.fixture
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "EACH_MIN", 3)
+
+
+@pytest.mark.usefixtures("few_are_many")
 def test_acquires_that_come_together_are_one_request(server: Server, peer: Peer) -> None:
     def answer(words: Words) -> bytes:
         return b"*4\r\n:7\r\n:0\r\n:9\r\n:0\r\n" if words[1] == SHA_OF_EACH else GRANTED
@@ -728,6 +734,7 @@ def test_an_answer_of_another_form_does_not_fit(three: Three, reply: Reply) -> N
     assert three[2].fits([1, 0, 2])
 
 
+@pytest.mark.usefixtures("few_are_many")
 def test_releases_go_before_acquires_that_come_with_them(server: Server, peer: Peer) -> None:
     requests = [(FIRST, f"t{number}") for number in range(3)] + [(RELEASE, f"t{number}") for number in range(3, 6)]
     answers = together(server, peer, lambda words: b"*3\r\n:1\r\n:1\r\n:1\r\n", requests)
@@ -1137,6 +1144,7 @@ def test_an_event_loop_reads_though_messages_may_come(server: Server, peer: Peer
         eventually(lambda: len(found) > 1, "where the loop does not read, the engine does")
 
 
+@pytest.mark.usefixtures("few_are_many")
 @pytest.mark.parametrize("count", [1, 3])
 def test_an_event_loop_reads_what_the_engine_is_late_for(
     server: Server, peer: Peer, engine: Engine, count: int

@@ -77,7 +77,7 @@ LIE_S = 0.01
 #: While callers read what may be messages, the engine looks this often whether one is held up, s.
 GUARD_S = 0.05
 #: Fewer than this go one by one.
-EACH_MIN = 3
+EACH_MIN = 6
 #: Read in one turn of the loop, bytes.
 _READ_MAX = 65_536
 
