@@ -286,8 +286,6 @@ class Client(Agent):
     def _await_wake(self, task: Task, effect: AwaitWake) -> Any:
         if self.queueing and (queued := self.queueing.pop(effect.token, None)) is not None:
             queued.queued()
-        if self.attends_at is not None:
-            self.disarm()
         return self.inboxes.await_wake(task, effect)
 
     def _tell(self, task: Task, effect: Tell) -> Any:

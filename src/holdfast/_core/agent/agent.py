@@ -299,15 +299,6 @@ class Agent(Closing, Listening):
             self.attends_at = at
             self._alarm = self.later(max(0.0, at - self.now()), self._attend, at)
 
-    def disarm(self) -> None:
-        """Have nothing due while nothing is held."""
-        alarm, at, self.attends_at = self._alarm, self.attends_at, None  # from here on, another thread that adds calls
-        if len(self.schedule):
-            self.attends_at = at
-        elif alarm is not None:
-            self._alarm = None
-            self.forget(alarm)
-
     def _attend(self, at: float) -> None:
         """Renew what is due."""
         if self.attends_at != at:
