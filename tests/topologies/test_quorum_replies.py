@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast._lua import SCRIPTS
 from testbed.proxy import Proxy
 from testbed.topologies import Quorum, address
 from testbed.waiting import eventually
@@ -91,6 +92,7 @@ def test_a_quorums_acquire_without_a_reply(five: Quorum, wire: Proxy, locks: Any
 
 def test_a_quorums_renewal_without_a_reply(five: Quorum, wire: Proxy, locks: Any, unique_name: str, gone: int) -> None:
     lease = locks.lock(unique_name, ttl=30, renew=False).acquire(timeout=30)
+    five.clients[4].script_load(SCRIPTS["renew"].text)  # else the reply may be that it is not known there
     stop(five, gone)
     lost = wire.on("renew", "lose the reply")
     if gone:
