@@ -58,7 +58,6 @@ class SessionBase:
     ) -> None:
         self.namespace = namespace
         self.settings = settings
-        self.nodes = ", ".join(node.name for node in nodes)
         self.quorum = redis_client.quorum(nodes, settings) if isinstance(redis_client, Members) else None
         #: Who is told what happens: `Reports`.
         self.reports: Any = reports

@@ -601,7 +601,7 @@ class Client:
         """The session, for what a quorum does not offer."""
         if self._session.quorum is not None:
             allowed = f"{what} needs one server that decides (a single one, Sentinel or Cluster)"
-            raise ConfigurationError("client", self, f"{allowed}: votes of independent servers do not add up to it")
+            raise ConfigurationError("client", "a quorum", f"{allowed}: votes of several do not add up to it")
         return self._session
 
     async def _fenced_set(

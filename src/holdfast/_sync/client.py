@@ -583,7 +583,7 @@ class Client:
         """The session, for what a quorum does not offer."""
         if self._session.quorum is not None:
             allowed = f"{what} needs one server that decides (a single one, Sentinel or Cluster)"
-            raise ConfigurationError("client", self, f"{allowed}: votes of independent servers do not add up to it")
+            raise ConfigurationError("client", "a quorum", f"{allowed}: votes of several do not add up to it")
         return self._session
 
     def _fenced_set(self, key: str, value: Value, fencing_token: int, ttl_ms: int | None, remember_ms: int) -> None:
