@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import holdfast
 from holdfast.cli import exits
@@ -26,7 +26,7 @@ from holdfast.cli.options import INTERVAL_LEAST_S, Parser, add_report_options
 from holdfast.cli.report import clean, emit_json
 from holdfast.cli.signals import JOBS, Signals
 from holdfast.cli.table import connected, fitted, hold_s, person, row, sums, table, width_of_output
-from holdfast.web.rates import Rates
+from holdfast.web.rates import Rate, Rates
 from holdfast.web.view import id_of
 
 _EPILOG = """\
@@ -50,13 +50,8 @@ _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # another screen, no cursor, no wrappin
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 
 
-class Top(NamedTuple):
-    """One line. `rate`: grants a second, `many`: at least."""
-
-    found: holdfast.Listed
-    hold_s: float | None
-    rate: float
-    many: bool
+#: One line: a lock, and how often it is granted.
+Top: TypeAlias = tuple[holdfast.Listed, Rate]
 
 
 def main(words: list[str]) -> int:
@@ -98,50 +93,52 @@ class _Looks:
         if found:
             self._rates.forget(max(each.seen_at for each in found.values()).timestamp())
         self._before = found
-        return [Top(each, hold_s(each), *self._rates.of(which)) for which, each in found.items()]
+        return [(each, self._rates.of(which)) for which, each in found.items()]
 
 
 def _sorted(tops: list[Top], by: str) -> list[Top]:
     def key(top: Top) -> tuple[Any, ...]:
-        first = {"waiters": top.found.waiters, "hold": top.hold_s or 0.0, "rate": top.rate}[by]
-        return (-first, -top.found.waiters, -(top.hold_s or 0.0), top.found.name, top.found.kind)
+        found, rate = top
+        held_s = hold_s(found) or 0.0
+        first = {"waiters": found.waiters, "hold": held_s, "rate": rate.per_s}[by]
+        return (-first, -found.waiters, -held_s, found.name, found.kind)
 
     return sorted(tops, key=key)
 
 
 def _table(tops: list[Top], width: int | None) -> list[str]:
-    rates = [f"{'>' if top.many else ''}{top.rate:.1f}/s" if top.rate else "-" for top in tops]
-    rows = [(*row(top.found, _HEADS), rate) for top, rate in zip(tops, rates, strict=True)]
+    rates = [f"{'>' if rate.at_least else ''}{rate.per_s:.1f}/s" if rate.per_s else "-" for _, rate in tops]
+    rows = [(*row(found, _HEADS), rate) for (found, _), rate in zip(tops, rates, strict=True)]
     return table([(*_HEADS, "RATE"), *rows], width, cut=(2, 1))
 
 
 def _sums(tops: list[Top]) -> str:
-    return sums([top.found for top in tops])
+    return sums([found for found, _ in tops])
 
 
 def _report(looks: _Looks, options: argparse.Namespace) -> None:
     while True:
         tops = _sorted(looks.look(), options.sort)
-        emit_json("top", {"pattern": options.pattern, "locks": [_fact(top) for top in tops]})
+        emit_json("top", {"pattern": options.pattern, "locks": [_fact(*top) for top in tops]})
         if options.once:
             return
         time.sleep(options.interval)
 
 
-def _fact(top: Top) -> dict[str, Any]:
-    found, holder = top.found, top.found.holder
+def _fact(found: holdfast.Listed, rate: Rate) -> dict[str, Any]:
+    holder = found.holder
     return {
         "kind": found.kind,
         "name": found.name,
         "held": found.held,
         "holder": holder and person(holder),
-        "hold_s": top.hold_s,
+        "hold_s": hold_s(found),
         "remaining_s": holder and holder.remaining_s,
         "waiters": found.waiters,
         "oldest_s": found.queue[0].age_s if found.queue else None,
         "odd": found.odd,
-        "takeovers_per_s": round(top.rate, 3),
-        "at_least": top.many,
+        "takeovers_per_s": round(rate.per_s, 3),
+        "at_least": rate.at_least,
     }
 
 
