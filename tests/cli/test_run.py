@@ -219,6 +219,7 @@ def test_slots_let_in_so_many(url: str, unique_name: str) -> None:
                 assert (full.returncode, full.stdout) == (75, b"")
                 assert full.stderr == f"holdfast: all 2 slots of '{unique_name}' are taken\n".encode()
     other = holdfast("run", "--slots", "3", "--no-wait", unique_name, "--", "true", url=url)
+    assert other.stderr == f"holdfast: '{unique_name}' has 2 slots, not 3: use the same --slots everywhere\n".encode()
     assert other.returncode == 64 and other.stderr.count(b"\n") == 1
 
 

@@ -7,6 +7,7 @@ status of its command; a command that uses the same numbers can be told apart by
 from __future__ import annotations
 
 import holdfast
+from holdfast.errors import quoted
 
 #: Done (for `run`: the command ended with 0).
 OK = 0
@@ -69,6 +70,8 @@ def sentence(error: BaseException) -> str:
     """Tell people about an error. Never shows what a URL says about users and passwords."""
     if isinstance(error, holdfast.ServerUnreachable):
         return str(error).replace(_ADDRESS, f"{_ADDRESS} (--url or HOLDFAST_URL)", 1)
+    if isinstance(error, holdfast.DeclarationMismatch):
+        return f"{quoted(error.name)} has {error.stored} slots, not {error.declared}: use the same --slots everywhere"
     if isinstance(error, (holdfast.HoldfastError, UsageError)):
         return str(error)
     what = error.strerror if isinstance(error, OSError) else None
