@@ -24,12 +24,15 @@ from typing import Any, Literal
 from holdfast import embedded
 from testbed import debian
 
-__all__ = ["KINDS", "MORE_KINDS", "Kind", "Missing", "executable", "free_port", "start", "unique"]
+__all__ = ["KINDS", "MORE_KINDS", "QUIET", "Kind", "Missing", "executable", "free_port", "start", "unique"]
 
 Kind = Literal["valkey", "redis62", "redis70", "valkey81", "redis80", "redict73"]
 KINDS: tuple[Kind, ...] = ("valkey", "redis62", "redis70")
 #: Those that have to be fetched: the contract runs on them, at length.
 MORE_KINDS: dict[Kind, str] = {"valkey81": "valkey-server", "redis80": "redis-server", "redict73": "redict-server"}
+
+#: For servers that mostly have nothing to do while tests wait: they look after themselves once a second, not ten times.
+QUIET = {"hz": "1"}
 
 
 class Missing(unittest.SkipTest):

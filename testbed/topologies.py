@@ -68,6 +68,14 @@ class Topology:
     def url(self) -> str:
         raise NotImplementedError
 
+    def quiet(self) -> None:
+        """Let its servers look after themselves less often (Sentinels cannot): the later a failover, the better."""
+        for server in self.servers:
+            if not isinstance(server, _SentinelServer):
+                with plain(server) as client:
+                    for setting, value in servers.QUIET.items():
+                        client.config_set(setting, value)
+
     def close(self) -> None:
         self._close.close()
 

@@ -65,7 +65,7 @@ def shared_servers() -> Iterator[Callable[[Kind], embedded.Server]]:
 
     def get(kind: Kind) -> embedded.Server:
         if kind not in started:
-            started[kind] = servers.start(kind)
+            started[kind] = servers.start(kind, config=servers.QUIET)
         return started[kind]
 
     yield get

@@ -137,7 +137,8 @@ def test_an_operation_of_the_holder(locks: Any, unique_name: str) -> None:
     assert says(error.value, "lock", unique_name)
 
 
-def test_too_few_replicas(locks: Any, unique_name: str) -> None:
+def test_too_few_replicas(api: Api, private_server: Any, unique_name: str) -> None:
+    locks = api.connect(private_server().url)  # the shared ones end a WAIT late
     uses: dict[str, Callable[[], Any]] = {
         "lock": lambda: locks.lock(unique_name, ttl=1, sync_replicas=1).acquire(timeout=1),
         "semaphore": lambda: locks.semaphore(unique_name, permits=1, ttl=1, sync_replicas=1).acquire(timeout=1),

@@ -26,6 +26,7 @@ def shared_topologies() -> Iterator[Callable[[str], Topology]]:
     def get(kind: str) -> Topology:
         if kind not in made:
             made[kind] = MAKERS[kind]()
+            made[kind].quiet()
         return made[kind]
 
     yield get
