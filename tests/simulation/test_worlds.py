@@ -32,14 +32,14 @@ OTHER = seeds(range(1), range(1, 4))
 #: Seeds in which what cannot be promised breaks soon, and whose worlds with protection are short, where that is not 0:
 #: others are played if it does not break there.
 BREAKS = {
-    "restart-empty": 12,
+    "restart-empty": 7,
     "failover-no-wait": 2,
     "failover-wait-1": 18,
     "drift": 4,
-    "quorum-clock-forward": 8,
+    "quorum-clock-forward": 16,
     "quorum-drift": 5,
     "quorum-not-written-back": 2,
-    "careless": 2,
+    "careless": 6,
 }
 #: At which effects a worker is cancelled.
 EFFECTS = seeds(range(1, 50, 4), range(1, 50))
