@@ -96,7 +96,7 @@ def test_nonsense_of_every_kind_to_every_request(api: Api, liar: Liar, what: str
 @pytest.mark.parametrize("make", ["lock", "semaphore", "rwlock.read", "rwlock.write", "multilock", "election"])
 def test_what_was_granted_by_a_reply_that_made_no_sense_is_given_back(api: Api, liar: Liar, make: str) -> None:
     """The request was carried out, whatever came back."""
-    name = unique("granted")
+    name = ""
     locks, others = api.connect(liar.url), api.connect(liar.url)
     scene = Scene(api, locks, api.actor())
 
@@ -109,9 +109,16 @@ def test_what_was_granted_by_a_reply_that_made_no_sense_is_given_back(api: Api, 
 
     acquire = "campaign" if make == "election" else "acquire"
     scene.ask(locks.lock(unique("warm"), ttl=20), "acquire")
-    liar.lie(KINDS["an array that is too long"])
-    with pytest.raises(holdfast.ServerError):
-        scene.ask(made(locks), acquire, timeout=20)
+    for _ in range(5):
+        name = unique("granted")
+        liar.lie(KINDS["an array that is too long"])
+        try:
+            scene.ask(made(locks), acquire, timeout=20)
+        except holdfast.ServerError:
+            break
+        # On a busy machine a request of the background was the first one.
+    else:
+        raise AssertionError("nothing was raised")
     other = made(others) if make != "rwlock.read" else others.rwlock(name, ttl=20).write()
     scene.ask(other, acquire, timeout=10)
     locks.close()

@@ -101,6 +101,8 @@ def test_strangers(api: Api, what: str) -> None:
     talk, url, says = OTHER_SERVERS[what]
     with Scripted(talk) as outsider:
         kind, text = refused(api, url.format(outsider.address))
+        if says not in text and "no connection in time" in text:  # on a busy machine that may take longer
+            kind, text = refused(api, url.format(outsider.address), 10.0)
         assert kind in ("ServerUnreachable", "ServerError")
         assert says in text and outsider.address in text.replace("m (through Sentinel)", outsider.address)
 
