@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from sim.world import Primitive, World
 __all__ = ["found"]
 
 
+@functools.cache
 def found() -> dict[str, Callable[[World], Primitive]]:
     """Find every primitive by its name."""
     primitives = {}
