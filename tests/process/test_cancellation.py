@@ -36,10 +36,11 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 @asynccontextmanager
 async def served(server: embedded.Server, **options: Any) -> AsyncIterator[tuple[Client, Any]]:
     """A client of ours and a plain one."""
-    raw = redis.asyncio.Redis.from_url(server.url, decode_responses=True)
-    async with holdfast.asyncio.connect(server.url, **options) as locks:
+    async with (
+        redis.asyncio.Redis.from_url(server.url, decode_responses=True) as raw,
+        holdfast.asyncio.connect(server.url, **options) as locks,
+    ):
         yield locks, raw
-    await raw.aclose()
 
 
 async def settled(locks: Client) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,10 +27,13 @@ GIVEN_UP = (holdfast.AcquireTimeout, holdfast.AcquireCancelled, holdfast.BrokenB
 
 
 def check_nothing_is_left(look: Any, name: str) -> None:
-    eventually(
-        lambda: not [key for key in look.scan_iter(f"holdfast:{{{name}*") if not key.endswith(KEPT)],
-        "nothing is left",
-    )
+    def left() -> dict[str, int]:
+        keys = look.scan_iter(f"holdfast:{{{name}*")
+        return {key: look.pttl(key) for key in keys if not key.endswith(KEPT)}
+
+    with contextlib.suppress(AssertionError):
+        eventually(lambda: not left())
+    assert left() == {}, "nothing is left"
     assert all(look.pttl(key) > 0 for key in look.scan_iter(f"holdfast:{{{name}*")), "and nothing lives forever"
     assert look.zcard(f"holdfast:{{{name}}}:sem:holders") == 0
 
