@@ -120,8 +120,8 @@ class Client:
         self._options = options_of(options, of_locks=("crash_release",))
         settings = _settings if tenure is None else _settings._replace(tenure_ms=tenure_ms_of(tenure))
         self._session = Session(redis_client, checked, settings, observer)
-        #: By their names, one of the locks without options of their own.
-        self._usual: dict[str, Lock] = {}
+        #: By their names, what locks have that have no options of their own.
+        self._usual: dict[str, dict[str, Any]] = {}
 
     @classmethod
     @explains_options
