@@ -313,9 +313,9 @@ def test_a_forked_child_releases_nothing_that_the_parent_was_about_to_release(
         lease = lock.acquire()
         finish, ended = locks._session.driver.schedule.finish, []
 
-        def forks(record: Any) -> bool:
+        def forks(record: Any, *now: float) -> bool:
             ended.append(in_child(locks.close))
-            return finish(record)
+            return finish(record, *now)
 
         monkeypatch.setattr(locks._session.driver.schedule, "finish", forks)
         lease.release()
