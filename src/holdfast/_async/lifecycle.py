@@ -44,7 +44,7 @@ class Session(SessionBase):
             allowed = "a process without it: an event loop would stop all greenlets, and what renews leases"
             raise ConfigurationError("tasks", library, allowed)
         made = Session.__new__(Session)
-        vars(made).update(vars(other), driver=AioFront.beside(other.driver), other=other)
+        made.__dict__ = {**vars(other), "driver": AioFront.beside(other.driver), "other": other}
         return made
 
     async def run(self, protocol: Protocol[R]) -> R:
