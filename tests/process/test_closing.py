@@ -502,3 +502,26 @@ def test_a_transaction_of_a_client_that_was_closed_leaves_no_coroutine_behind(
             asyncio.run(main())
             gc.collect()
     assert [str(each.exc_value) for each in unraisable] == []
+
+
+def test_a_client_that_is_closed_amid_a_release_sends_it(
+    valkey_server: embedded.Server, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a signal handler, which has tried to release it, too."""
+    with holdfast.connect(valkey_server.url, ttl=120) as locks, redis.Redis.from_url(valkey_server.url) as raw:
+        lease = locks.lock(unique_name).acquire()
+        schedule = locks._session.driver.schedule
+        finish = schedule.finish
+
+        def amid(*asked: Any) -> bool:
+            ended = finish(*asked)
+            monkeypatch.undo()
+            with pytest.raises(holdfast.LeaseReleased):
+                lease.release()
+            locks.close()
+            return ended
+
+        monkeypatch.setattr(schedule, "finish", amid)
+        with contextlib.suppress(holdfast.ClientClosed):
+            lease.release()
+        eventually(lambda: not raw.exists(f"holdfast:{{{unique_name}}}"))

@@ -61,10 +61,12 @@ class WriteLease(Lease):
             await self.release()
             return beneath
         record = self._record
+        if record.check_expired(clock()):
+            raise self._ended("downgrade()")
         driver = self._driver
         try:
             driver.leaving[record.token] = record  # for one that closes the client meanwhile
-            if not driver.schedule.finish(record, clock()):
+            if not driver.schedule.finish(record):
                 raise self._ended("downgrade()")
             self._session.disown(self)
             record.report.released()

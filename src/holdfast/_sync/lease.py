@@ -224,6 +224,7 @@ class Lease(LeaseBase):
             self._keep()
             return
         held = True  # as far as is known
+        is_first = record.token not in driver.leaving  # else a signal handler, or another thread, releases it, too
         try:
             driver.leaving[record.token] = record  # for one that closes the client meanwhile
             if not driver.schedule.finish(record, now):
@@ -248,7 +249,8 @@ class Lease(LeaseBase):
                 driver.spawn_release(record)  # it may never have begun
             raise
         finally:
-            driver.leaving.pop(record.token, None)
+            if is_first:
+                driver.leaving.pop(record.token, None)
             if record.report.detailed and record.state is _RELEASED and held:
                 record.report.released()
         if not held:
