@@ -19,13 +19,16 @@ import redis
 import holdfast
 import holdfast.asyncio
 from holdfast import embedded
+from holdfast._core.tokens import client_of
 from holdfast._engine.link import Link
 from holdfast._engine.plain import Connection
 from holdfast._engine.server import Server
 from testbed.servers import unique
 from testbed.waiting import eventually
 from tests.contract.test_kept import keep
+from tests.support.bytecodes import at_bytecode, bytecodes_of
 from tests.support.forked import in_child
+from tests.support.keys import key_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
@@ -468,3 +471,43 @@ def test_a_child_that_is_forked_amid_an_acquire_leaves_it_to_its_parent(
     command = [sys.executable, "-W", "ignore", "-c", _AMID, valkey_server.url, unique_name, way, after_s]
     done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
     assert sorted(done.stdout.splitlines()) == ["child forked", "parent holds it"], done.stderr
+
+
+def test_a_fork_at_any_bytecode_of_an_acquire_leaves_the_lease_to_one_of_both(
+    valkey_server: embedded.Server, look: Any, unique_name: str
+) -> None:
+    """By a signal handler: the child has its parent's lease neither as it is asked for, nor as it is made."""
+    forks: list[int] = []
+
+    def acquire(number: int) -> Any:
+        return locks.lock(f"{unique_name}-{number}").try_acquire
+
+    def is_wrong(number: int) -> bool:
+        """In a child: True if it has what its parent has asked for."""
+        before = len(forks)
+        try:
+            lease, _ = at_bytecode(number, lambda _: forks.append(os.fork()), acquire(number))
+        except holdfast.LeaseLost as error:
+            return error.reason != "forked"
+        if 0 in forks:
+            return lease is not None and client_of(lease.token) != locks._session.driver.client_id
+        for child in forks[before:]:
+            assert os.waitpid(child, 0)[1] == 0, f"the child has it, forked at {places[number]}"
+        if lease is not None:  # else the child was first, by a token of its own
+            assert look.get(key_of(lease.name)) == lease.token
+            lease.release()
+        return False
+
+    with holdfast.connect(valkey_server.url, ttl=60) as locks:
+        acquire(-2)().release()
+        places = bytecodes_of(acquire(-1))
+        steps = ("Acquirable._acquire", "AcquirableBase._granted")
+        chosen = [number for number, place in enumerate(places) if place.code.co_qualname in steps][::3]
+        for number in chosen:
+            parent, wrong = os.getpid(), True
+            try:
+                wrong = is_wrong(number)
+            finally:
+                if os.getpid() != parent:
+                    os._exit(wrong)
+    assert len(forks) > len(chosen) / 2

@@ -297,8 +297,6 @@ class AcquirableBase:
         session, how = self._session, self._how
         driver, record, release_ask = session.driver, asked.record, None
         if got is not None:
-            if asked.client is not driver.client:  # no call for what hardly ever is
-                self._stay(asked)
             if isinstance(got, Grant):
                 turn = asked.turn
                 if turn is not None and not turn.over:
@@ -329,6 +327,9 @@ class AcquirableBase:
         if record.report.detailed:
             record.report.acquired(record)  # before anything can tell of its end
         driver.watch(record)
+        if asked.client is not driver.client:  # no call for what hardly ever is; behind that, a fork finds the record
+            record.lose("forked")
+            self._stay(asked)
         if hook.observer is not None:
             hook.observer.granted(record)
         return lease

@@ -56,11 +56,12 @@ class Acquirable(AcquirableBase, Generic[L]):
                 return lease  # type: ignore[no-any-return]
         if driver.closed:
             raise driver.closed_error()
-        token = f"{driver.client_id}:{mark or self._mark}{self._noted}{me}:{next(session.sequence)}{self._ending}"
+        asked.client = driver.client  # first: a child of a fork amid this goes on with what its parent asks for
+        token = f"{asked.client.client_id}:{mark or self._mark}{self._noted}{me}:{next(session.sequence)}{self._ending}"
         if (key := self._kept_as) is not None and driver.lease_cache.hears(key, driver.client.listening(key)):
             token += KEPT
         asked.lock, asked.token, asked.home, asked.me = self, token, home, me
-        asked.timeout_s, asked.cancel, asked.client = timeout_s, cancel, driver.client
+        asked.timeout_s, asked.cancel = timeout_s, cancel
         asked.report = session.reports.begin(self._label, self._name, self._report_level)
         got: LeaseRecord | Grant | Busy | None = None
         try:
@@ -170,8 +171,7 @@ class Acquirable(AcquirableBase, Generic[L]):
 
     def _given_up(self, got: Busy, report: Any, timeout_s: float | None) -> AcquireTimeout:
         """The error for a lock that was not granted in time."""
-        holder = None
-        limit = self._how.most_waiting
+        holder, limit = None, self._how.most_waiting
         try:
             if got.holder:
                 # Not at the start: most programs never need it.

@@ -95,7 +95,7 @@ class Lock(ExclusiveBase, Leasable[Lease]):
         record.lasts(held)
         record.report = self._session.reports.adopt(record)
         asked = Asked()
-        asked.lock, asked.token, asked.record = self, token, record
+        asked.lock, asked.token, asked.record, asked.client = self, token, record, self._session.driver.client
         (asked.home, asked.me), asked.code, asked.offset = self._session.driver.caller(), frame.f_code, frame.f_lasti
         return self._granted(asked, None)  # type: ignore[no-any-return]
 
