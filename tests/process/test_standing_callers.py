@@ -92,17 +92,22 @@ def test_a_grant_that_has_lain_too_long_is_not_taken_behind_a_release(
         waits.start()
         eventually(lambda: look.zcard(key_of(unique_name) + ":queue") == 1)
 
-        def stand(*_: Any) -> None:
+        ask = driver.ask
+
+        def held_up(*how: Any) -> Any:
             """The thread is held up until its turn has come, and gone."""
+            outcome = ask(*how)
             waits.join()
             behind = threading.Thread(target=lambda: ahead.append(last.lock(unique_name).acquire(timeout=9)))
             behind.start()
             eventually(lambda: look.zcard(key_of(unique_name) + ":queue") == 2)
-            ahead[0].release()
+            ahead.pop(0).release()
             behind.join()
+            monkeypatch.setattr(driver, "ask", ask)
+            return outcome
 
-        monkeypatch.setattr(driver, "stand", stand)
+        monkeypatch.setattr(driver, "ask", held_up)
         monkeypatch.setattr(driver.releasing, "latest", _Latest(mine.pop()))
         with pytest.raises(holdfast.AcquireTimeout):
             lock.acquire(timeout=2.5)
-        ahead[1].ensure_held()
+        ahead[0].ensure_held()
