@@ -16,9 +16,9 @@ from tools.rooms import LAB, TOP, lines_by_room
 
 PACKAGE = Path(holdfast.__file__).parent
 MOST_LINES = {
-    "_core": 8_457,
-    "_async": 2_903,
-    "_engine": 3_472,
+    "_core": 8_448,
+    "_async": 2_907,
+    "_engine": 3_470,
     "_front": 1_506,
     "_runtime": 634,
     "_reports": 568,

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from functools import partial
 from types import FrameType
 from typing import Any, TypeAlias
@@ -470,10 +471,11 @@ def test_a_grant_that_comes_to_no_lease_is_no_one_elses(
         async with holdfast.asyncio.connect(valkey_server.url, ttl=TTL_S, tenure=TENURE_S) as locks:
             make: Callable[[], Any] = partial(locks.lock, name, **options)  # type: ignore[arg-type]
             lock = make()
-            record, granted = lock._record, lock._granted
+            lock._how = copy(lock._how)
+            make_record, granted = lock._how.make_record, lock._granted
 
             def interrupted(*how: Any) -> Any:
-                record(*how)
+                make_record(*how)
                 raise Interrupted
 
             def interrupted_where_it_was_handed_on(asked: Any, got: Any) -> Any:
@@ -484,7 +486,7 @@ def test_a_grant_that_comes_to_no_lease_is_no_one_elses(
             async def play(coroutine: _Coroutine) -> None:
                 await coroutine
 
-            lock._record, lock._granted = interrupted, interrupted_where_it_was_handed_on
+            lock._how.make_record, lock._granted = interrupted, interrupted_where_it_was_handed_on
             assert isinstance(await _tasks_in_line(make, place, play, lock), Interrupted)
             assert not standing(locks)
             assert bench.gone(name) == {}
