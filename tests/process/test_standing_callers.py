@@ -81,7 +81,7 @@ def test_a_grant_that_has_lain_too_long_is_not_taken_behind_a_release(
         driver, lock = locks._session.driver, locks.lock(unique_name)
         blocker = others.lock(unique_name).acquire()
         with contextlib.suppress(holdfast.AcquireTimeout):
-            lock.acquire(timeout=0.01)
+            lock.acquire(timeout=0.3)  # which opens the inbox
         blocker.release()
         mine = []
         thread = threading.Thread(target=lambda: mine.append(lock.acquire(timeout=5)))
@@ -96,6 +96,7 @@ def test_a_grant_that_has_lain_too_long_is_not_taken_behind_a_release(
 
         def held_up(*how: Any) -> Any:
             """The thread is held up until its turn has come, and gone."""
+            assert how[-1] is not None, "it stands in the queue"
             outcome = ask(*how)
             waits.join()
             behind = threading.Thread(target=lambda: ahead.append(last.lock(unique_name).acquire(timeout=9)))
@@ -106,6 +107,7 @@ def test_a_grant_that_has_lain_too_long_is_not_taken_behind_a_release(
             monkeypatch.setattr(driver, "ask", ask)
             return outcome
 
+        driver.contention.saw(key_of(unique_name))
         monkeypatch.setattr(driver, "ask", held_up)
         monkeypatch.setattr(driver.releasing, "latest", _Latest(mine.pop()))
         with pytest.raises(holdfast.AcquireTimeout):
