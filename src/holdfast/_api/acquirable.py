@@ -272,7 +272,7 @@ class AcquirableBase:
         asks = self._how.turn(asked.token, self._ttl_ms, turn)
         asks.most_waiting = self._how.most_waiting
         first = PreparedRequest(asks.ask(True, -turn.waited_us(now), asks.request_timeout_s(left_s)))
-        asked.timeout_s, asked.asked_at = left_s, now
+        asked.asked_at = now
         asked.until, asked.standing.until = now + first.request_timeout_s, now + SOON_S
         return first
 

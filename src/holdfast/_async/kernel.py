@@ -150,6 +150,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         if outcome is None and turn is not None and not turn.first:
             return driver.wait_in_line(asked)
         start: Any = self._ask if turn is None else partial(self._ask_as_owner, turn)
+        if outcome is not None and turn is not None and asked.timeout_s is not None:
+            asked.timeout_s -= asked.asked_at - turn.arrived_at  # which it has waited in its line
         if asked.standing is not None and outcome is not None:  # else nothing was sent
             start = partial(start, queued=True)
         if report.detailed:
