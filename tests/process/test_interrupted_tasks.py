@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 #: Where it is ours to clean up.
 _WHERE = (
-    *("Acquirable._acquire", "Acquirable._start", "Acquirable._go_on", "AcquirableBase._granted"),
+    *("Acquirable._acquire", "AcquirableBase._start", "AcquirableBase._go_on", "AcquirableBase._granted"),
     *("AcquirableBase._held_by", "Lease.release"),
     *("Enterable.__aenter__", "Enterable._leave", "Lease._leave", "Lease._exit"),
     *("Lease.__aenter__", "Lease._begin_body", "Lease._end_body", "Leaving.__get__", "Leaving._exit", "_begin"),

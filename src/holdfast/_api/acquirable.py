@@ -14,6 +14,7 @@ from holdfast._api.client_info import lease_note_key
 from holdfast._api.lease_stack import LeaseStack
 from holdfast._api.leaving import line_of
 from holdfast._api.options import Duration, Options, check_name, lock_options_of, options_of
+from holdfast._core.agent.agent import Outcome, Sent
 from holdfast._core.by_turns import ByTurns
 from holdfast._core.describe import annotate
 from holdfast._core.effects import Protocol
@@ -22,9 +23,9 @@ from holdfast._core.plain import PLAIN
 from holdfast._core.record import LeaseRecord
 from holdfast._core.report import Report
 from holdfast._core.standing import Standing
-from holdfast._core.tenure import SOON_S, LocalWaiter, Note, Tenure, as_owner, left, wait_in_line
+from holdfast._core.tenure import SOON_S, LocalWaiter, Note, Tenure, as_owner, is_alone, left, wait_in_line
 from holdfast._core.tokens import MARK, NOTED, client_of, has_note, is_kept
-from holdfast._core.waiting import Busy, Grant
+from holdfast._core.waiting import Busy, Grant, within
 from holdfast._engine.pack import PreparedRequest
 from holdfast._runtime.clock import clock
 from holdfast.errors import AlreadyHeld, ConfigurationError, LeaseLost
@@ -119,6 +120,12 @@ class Asked:
             driver.spawn(partial(left, turn, lock._give_back))
         if not is_undone and (record is None or record.turn is None):
             driver.spawn(partial(lock._give_back, self.token))
+
+
+def _introduced(introduce: Callable[[], None], start: Callable[..., Protocol[Any]], *how: Any) -> Protocol[Any]:
+    """Introduce the client before it stands in a queue, so that others can find out who it is."""
+    introduce()
+    return start(*how)
 
 
 class AcquirableBase:
@@ -245,6 +252,43 @@ class AcquirableBase:
                 return lease
         return None
 
+    def _start(self, asked: Asked) -> PreparedRequest | None:
+        """Stand in line, where there is one; returns the first request, where the caller sends that by itself."""
+        session, driver = self._session, self._session.driver
+        # A signal handler does not wait for others in a thread that has a turn: it has interrupted one of them.
+        alone = self._line_key is None or is_alone(self._line_key, driver.lines)
+        if not alone and asked.timeout_s != 0 and asked.me not in driver.turning:
+            turn = asked.turn = LocalWaiter(asked.token, clock())
+            driver.turning.add(asked.me)
+            turn.join(driver.lines, self._line_key)
+            asked.token = turn.token
+            if asked.report.detailed and not turn.first:
+                asked.report.queued()
+        session.asking[asked.token] = asked
+        if driver.closed:  # it looks who asks once it is, and gives back what those get
+            raise driver.closed_error()
+        if asked.turn is not None and not asked.turn.first:
+            return None  # it waits for its turn
+        if self._how.most_waiting == 0:
+            asked.timeout_s = 0.0
+        if not self._asks or asked.cancel is not None:
+            return None
+        first = self._asks[0]
+        asked.behind = driver.releasing.latest.get(first.key)
+        if first.key in driver.contention:
+            if not self._may_stand(asked, asked.timeout_s):
+                return None
+            driver.contention.expects(first.key)
+        first = first if asked.standing is None else self._asks[2]
+        patience_s = first.request_timeout_s
+        if asked.timeout_s is not None:
+            patience_s = within(patience_s, asked.timeout_s or session.settings.try_limit_s)
+        asked.asked_at = clock()
+        asked.until = asked.asked_at + patience_s
+        if asked.standing is not None:
+            asked.standing.until = asked.asked_at + SOON_S
+        return first
+
     def _may_stand(self, asked: Asked, left_s: float | None) -> bool:
         """True if its first request is to queue, and its caller stands there."""
         driver, key = self._session.driver, self._key
@@ -275,6 +319,29 @@ class AcquirableBase:
         asked.asked_at = now
         asked.until, asked.standing.until = now + first.request_timeout_s, now + SOON_S
         return first
+
+    def _go_on(self, asked: Asked, outcome: Outcome | None) -> Any:
+        """Have the engine do the rest, or all, of it; or wait in line. `outcome`: what came of the first request.
+
+        Returns what came of that, or for tasks, what waits for it.
+        """
+        driver, report, turn = self._session.driver, asked.report, asked.turn
+        self._stay(asked)
+        # A first request that may have been granted, or has queued, is in doubt until the engine has begun with that.
+        asked.runs = outcome is None or (asked.standing is None and outcome[1] is None and outcome[0][0] != 1)
+        if outcome is None and turn is not None and not turn.first:
+            return driver.wait_in_line(asked)
+        start: Any = self._ask if turn is None else partial(self._ask_as_owner, turn)
+        if outcome is not None and turn is not None and asked.timeout_s is not None:
+            asked.timeout_s -= asked.asked_at - turn.arrived_at  # which it has waited in its line
+        if asked.standing is not None and outcome is not None:  # else nothing was sent
+            start = partial(start, queued=True)
+        if report.detailed:
+            driver.queueing[asked.token] = report
+        if driver.introduce_at < 0.0 and asked.timeout_s != 0:
+            start = partial(_introduced, partial(self._session.introduce, clock()), start)
+        sent = None if outcome is None else Sent(asked.asked_at, asked.behind, outcome)
+        return driver.acquire(asked, self._asks[0] if self._asks else None, start, sent)
 
     def _take_kept(self, asked: Asked) -> LeaseRecord | None:
         """Take what this client has kept; None where there is nothing, or it was taken just now."""

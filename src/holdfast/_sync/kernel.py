@@ -10,21 +10,15 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from holdfast._api import hook
 from holdfast._api.acquirable import AcquirableBase, Asked
-from holdfast._core.agent.agent import Outcome, Sent
-from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replicas import NotAcked
-from holdfast._core.tenure import SOON_S, LocalWaiter, is_alone
 from holdfast._core.tokens import KEPT
-from holdfast._core.waiting import Acquisition, Busy, Grant, granted, wait_for, within
-from holdfast._engine.pack import PreparedRequest
+from holdfast._core.waiting import Acquisition, Busy, Grant, granted, wait_for
 from holdfast._runtime.cancel import Cancel, Cancelled
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import lazily
@@ -56,12 +50,11 @@ class Acquirable(AcquirableBase, Generic[L]):
                 return lease  # type: ignore[no-any-return]
         if driver.closed:
             raise driver.closed_error()
-        asked.client = driver.client  # first: a child of a fork amid this goes on with what its parent asks for
+        asked.client, asked.home, asked.me = driver.client, home, me  # first: a child of a fork finds its parent's
         token = f"{asked.client.client_id}:{mark or self._mark}{self._noted}{me}:{next(session.sequence)}{self._ending}"
         if (key := self._kept_as) is not None and driver.lease_cache.hears(key, driver.client.listening(key)):
             token += KEPT
-        asked.lock, asked.token, asked.home, asked.me = self, token, home, me
-        asked.timeout_s, asked.cancel = timeout_s, cancel
+        asked.lock, asked.token, asked.timeout_s, asked.cancel = self, token, timeout_s, cancel
         asked.report = session.reports.begin(self._label, self._name, self._report_level)
         got: LeaseRecord | Grant | Busy | None = None
         try:
@@ -98,65 +91,6 @@ class Acquirable(AcquirableBase, Generic[L]):
                 driver.turning.discard(me)
         raise self._given_up(got, asked.report, timeout_s)
 
-    # -- its steps --------------------------------------------------------------------------------
-
-    def _start(self, asked: Asked) -> PreparedRequest | None:
-        """Stand in line, where there is one; returns the first request, where the caller sends that by itself."""
-        session, driver = self._session, self._session.driver
-        # A signal handler does not wait for others in a thread that has a turn: it has interrupted one of them.
-        alone = self._line_key is None or is_alone(self._line_key, driver.lines)
-        if not alone and asked.timeout_s != 0 and asked.me not in driver.turning:
-            turn = asked.turn = LocalWaiter(asked.token, clock())
-            driver.turning.add(asked.me)
-            turn.join(driver.lines, self._line_key)
-            asked.token = turn.token
-            if asked.report.detailed and not turn.first:
-                asked.report.queued()
-        session.asking[asked.token] = asked
-        if driver.closed:  # it looks who asks once it is, and gives back what those get
-            raise driver.closed_error()
-        if asked.turn is not None and not asked.turn.first:
-            return None  # it waits for its turn
-        if self._how.most_waiting == 0:
-            asked.timeout_s = 0.0
-        if not self._asks or asked.cancel is not None:
-            return None
-        first = self._asks[0]
-        asked.behind = driver.releasing.latest.get(first.key)
-        if first.key in driver.contention:
-            if not self._may_stand(asked, asked.timeout_s):
-                return None
-            driver.contention.expects(first.key)
-        first = first if asked.standing is None else self._asks[2]
-        patience_s = first.request_timeout_s
-        if asked.timeout_s is not None:
-            patience_s = within(patience_s, asked.timeout_s or session.settings.try_limit_s)
-        asked.asked_at = clock()
-        asked.until = asked.asked_at + patience_s
-        if asked.standing is not None:
-            asked.standing.until = asked.asked_at + SOON_S
-        return first
-
-    def _go_on(self, asked: Asked, outcome: Outcome | None) -> LeaseRecord | Grant | Busy:
-        """Have the engine do the rest, or all, of it; or wait in line. `outcome`: what came of the first request."""
-        driver, report, turn = self._session.driver, asked.report, asked.turn
-        self._stay(asked)
-        # A first request that may have been granted, or has queued, is in doubt until the engine has begun with that.
-        asked.runs = outcome is None or (asked.standing is None and outcome[1] is None and outcome[0][0] != 1)
-        if outcome is None and turn is not None and not turn.first:
-            return driver.wait_in_line(asked)
-        start: Any = self._ask if turn is None else partial(self._ask_as_owner, turn)
-        if outcome is not None and turn is not None and asked.timeout_s is not None:
-            asked.timeout_s -= asked.asked_at - turn.arrived_at  # which it has waited in its line
-        if asked.standing is not None and outcome is not None:  # else nothing was sent
-            start = partial(start, queued=True)
-        if report.detailed:
-            driver.queueing[asked.token] = report
-        if driver.introduce_at < 0.0 and asked.timeout_s != 0:
-            start = partial(_introduced, partial(self._session.introduce, clock()), start)
-        sent = None if outcome is None else Sent(asked.asked_at, asked.behind, outcome)
-        return driver.acquire(asked, self._asks[0] if self._asks else None, start, sent)
-
     def _told(self, error: BaseException, asked: Asked) -> BaseException:
         """Return the exception that users see."""
         told = error
@@ -184,12 +118,6 @@ class Acquirable(AcquirableBase, Generic[L]):
             return AcquireTimeout(self._name, got.waited_s, holder, kind=self._label)
         finally:
             report.busy(got.waited_s, holder, got.is_full or limit == 0)
-
-
-def _introduced(introduce: Callable[[], None], start: Callable[..., Protocol[R]], *how: Any) -> Protocol[R]:
-    """Introduce the client before it stands in a queue, so that others can find out who it is."""
-    introduce()
-    return start(*how)
 
 
 def wait_turn(
