@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from holdfast._core.abandon import Abandoned
 from holdfast._core.agent.runner import SUSPENDED, Runner, Task
 from holdfast._core.effects import Protocol, Sleep
-from holdfast._engine.operation import Abandoned, Operation
+from holdfast._engine.operation import Operation
 
 
 class Made(Runner):

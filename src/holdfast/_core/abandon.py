@@ -16,7 +16,7 @@ _TOLD_MAX = 20
 
 
 class Abandoned(BaseException):
-    """Thrown into a protocol that is not driven any further."""
+    """Thrown into a protocol whose caller has left, or that is not driven any further: it cleans up, and ends."""
 
 
 def abandon(protocol: Protocol[Any]) -> None:

@@ -13,12 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from holdfast._core.abandon import Abandoned
 from holdfast._core.agent.runner import Runner, Task
 from holdfast._core.effects import Protocol
-
-
-class Abandoned(BaseException):
-    """Thrown into the protocol of an operation whose caller has left: it cleans up, and ends."""
 
 
 class Operation:
