@@ -600,8 +600,8 @@ class Client:
     def _on_one_server(self, what: str) -> Session:
         """The session, for what a quorum does not offer."""
         if self._session.quorum is not None:
-            allowed = f"{what} needs one server that decides (a single one, Sentinel or Cluster)"
-            raise ConfigurationError("client", "a quorum", f"{allowed}: votes of several do not add up to it")
+            allowed = f"one server that decides (a single one, Sentinel or Cluster), for {what}"
+            raise ConfigurationError("client", "a quorum of independent servers", allowed)
         return self._session
 
     async def _fenced_set(
