@@ -9,11 +9,11 @@ its turn. A thread that finds the seat taken leaves its request to the one in it
 it gets up.
 
 The engine reads. But where nothing is under way, a caller reads the reply itself, as the *leader*, and spares two
-switches of threads; whatever else comes meanwhile it reads, too, until its own reply is there. So does an event loop
-that has a copy of the socket. Where messages can come, the engine is told to read again when no reply is waited for,
-and looks every `GUARD_S` whether a signal handler holds the reader up, and the messages. The reply to a request that is
-not waited for wakes no thread: while only those are under way, the socket is not watched, and they are read together
-with the next reply, or after `LIE_S`.
+switches of threads; whatever else comes meanwhile it reads, too, until its own reply is there, and its message where it
+stands in a queue (`standing.py`). So does an event loop that has a copy of the socket. Where messages can come, the
+engine is told to read again when no reply is waited for, and looks every `GUARD_S` whether a signal handler holds the
+reader up, and the messages. The reply to a request that is not waited for wakes no thread: while only those are under
+way, the socket is not watched, and they are read together with the next reply, or after `LIE_S`.
 
 A signal handler may raise wherever a caller writes or reads. So a seat is not a lock: it holds a thread's number, so
 that this thread can tell whether it has the seat, wherever it was interrupted. A request leaves the queue and arrives
