@@ -130,7 +130,7 @@ def ask_for_the_loss(stage: Stage) -> None:
 
 def time_out(stage: Stage) -> None:
     # Traced, on a busy machine, a request with so little time may be too late; and the handler may release the other.
-    in_vain = contextlib.suppress(holdfast.AcquireTimeout, holdfast.ServerUnreachable)
+    in_vain = contextlib.suppress(holdfast.AcquireTimeout, holdfast.ServerUnreachable, holdfast.OutcomeUnknown)
     with holdfast.connect(stage.url) as other, other.lock(stage.name), in_vain:
         stage.lock().acquire(timeout=0.01).release()
 
