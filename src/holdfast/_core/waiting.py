@@ -134,7 +134,7 @@ class Busy(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What is known of a wait: its token, who holds (or None), the place in the queue (0: the next; -1: unknown)."""
+    """State of a wait: its token, who holds (or None), the place in the queue (0: the next; -1: unknown)."""
 
     token: str
     holder: str | None
