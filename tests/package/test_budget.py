@@ -24,7 +24,7 @@ MOST_LINES = {
     "_reports": 568,
     "cli": 3_282,
     "_lua": 2_571,
-    "_api": 3_399,
+    "_api": 3_400,
     TOP: 1_898,
     "compat": 989,
     "web": 627,

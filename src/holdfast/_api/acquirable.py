@@ -307,7 +307,8 @@ class AcquirableBase:
     def _passing(self, asked: Asked) -> PreparedRequest | None:
         """Return the request of a turn that has to ask, where its caller may stand there; None: a protocol asks."""
         turn, now = asked.turn, clock()
-        assert turn is not None
+        if turn is None or turn.first:  # which `_start` has seen to
+            return None
         left_s = None if asked.timeout_s is None else turn.arrived_at + asked.timeout_s - now
         asked.behind = None
         if asked.cancel is not None or not turn.has_the_right() or not self._may_stand(asked, left_s):
