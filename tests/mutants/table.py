@@ -118,14 +118,20 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "who stands where another one reads goes on at once",
             LINK,
-            "        elif standing is not None:\n            while",
-            "        elif False:\n            while",
+            "        elif standing is not None:\n            self._stand(",
+            "        elif False:\n            self._stand(",
         ),
         (
-            "who reads goes on before its message has come",
+            "who has just asked reads for those that stand",
             LINK,
-            "elif standing is None or not self._subscribes or",
-            "elif True or not self._subscribes or",
+            "                ring(snapshot(standers)[0].bell)",
+            "                pass",
+        ),
+        (
+            "nothing is read where the first that stands is held up",
+            LINK,
+            "            if self._subscribes and not self._armed:\n                self.rescue()",
+            "            pass",
         ),
         (
             "a reply of another form is taken",
@@ -190,8 +196,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "who has read for itself does not have the engine read messages again",
             LINK,
-            "            elif self._pending or self._subscribes:\n",
-            "            elif self._pending:\n",
+            "            elif standing is None and (self._pending or self._subscribes):\n",
+            "            elif standing is None and self._pending:\n",
         ),
         (
             "the engine does not look whether who reads has just left",

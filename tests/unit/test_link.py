@@ -1061,6 +1061,38 @@ def test_one_that_stands_beside_a_reader_is_woken(server: Server, peer: Peer, en
     assert read.wait()[1] is None, "it looks, though no one rings for who reads"
 
 
+def test_the_first_that_stands_reads(server: Server, peer: Peer, engine: Engine) -> None:
+    """The next message is likely to be its own; another one that has just asked leaves the reading to it."""
+    with_messages(server, peer, engine)
+    peer.answer = lambda words: QUEUED
+    link: Any = server.link
+    (reader, read), before = stands_at(server), set(threading.enumerate())
+    stands_at(server)
+    (second,) = set(threading.enumerate()) - before
+    reader.came.append(Wake(Wake.ASK))
+    assert read.wait()[1] is None
+    eventually(lambda: link._armed, "the engine reads, as no one asks")
+    reads = reads_of(link)
+    third, answered = stands_at(server)
+    eventually(lambda: link._reading.get("") == (second.ident,))
+    peer.say(MESSAGE)
+    assert answered.wait()[1] is None and third.came
+    assert not reads, "the engine has read"
+
+
+def test_the_engine_reads_where_the_first_that_stands_is_held_up(server: Server, peer: Peer, engine: Engine) -> None:
+    found = with_messages(server, peer, engine)
+    peer.answer = lambda words: QUEUED
+    server.link._standers[Standing(KEYS.lock, silent_bell(), ring)] = None
+    standing, answered = stands_at(server)
+    peer.say(MESSAGE)
+    eventually(lambda: found, "the engine has read")
+    assert clock() < standing.until
+    standing.came.append(Wake(Wake.ASK))
+    ring(standing.bell)
+    assert answered.wait()[1] is None
+
+
 def test_one_that_stands_where_no_message_comes_is_woken(server: Server, peer: Peer) -> None:
     """By another connection."""
     connected(server)

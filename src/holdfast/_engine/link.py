@@ -9,11 +9,12 @@ its turn. A thread that finds the seat taken leaves its request to the one in it
 it gets up.
 
 The engine reads. But where nothing is under way, a caller reads the reply itself, as the *leader*, and spares two
-switches of threads; whatever else comes meanwhile it reads, too, until its own reply is there, and its message where it
-stands in a queue (`standing.py`). So does an event loop that has a copy of the socket. Where messages can come, the
-engine is told to read again when no reply is waited for, and looks every `GUARD_S` whether a signal handler holds the
-reader up, and the messages. The reply to a request that is not waited for wakes no thread: while only those are under
-way, the socket is not watched, and they are read together with the next reply, or after `LIE_S`.
+switches of threads; whatever else comes meanwhile it reads, too, until its own reply is there. Of those that stand in
+queues (`standing.py`), the first one reads: the next message is likely to be its own. An event loop that has a copy of
+the socket reads, too. Where messages can come, the engine is told to read again when no reply is waited for, and looks
+every `GUARD_S` whether a signal handler holds the reader up, and the messages. The reply to a request that is not
+waited for wakes no thread: while only those are under way, the socket is not watched, and they are read together with
+the next reply, or after `LIE_S`.
 
 A signal handler may raise wherever a caller writes or reads. So a seat is not a lock: it holds a thread's number, so
 that this thread can tell whether it has the seat, wherever it was interrupted. A request leaves the queue and arrives
@@ -112,6 +113,8 @@ class Link(Matching):
         #: Whether a caller reads, what it waits with, and whether it is between bytes and what they say.
         self._led = self._inside = False
         self._poll: Any = None
+        #: Callers that stand in queues, in their order.
+        self._standers: dict[Standing, None] = {}
         #: How often something was written, and read.
         self._writes = self._reads = 0
         self._connection: Any = None
@@ -228,21 +231,17 @@ class Link(Matching):
         if not self.is_open or ((self._seat or reading) and self._is_below()):
             return None
         me = (get_ident(),)
-        if self._poll is None or (self._pending and not self._is_quiet()):
-            return self._follow(ask, False, standing)
         try:
-            if reading.setdefault("", me) is not me:
-                return self._follow(ask, False, standing)
+            busy = self._poll is None or (self._pending and not self._is_quiet())
+            if busy or reading.setdefault("", me) is not me:
+                return self._follow(ask, me, False, standing)
             self._led = True
             self._queue.append(ask)
             self.write()
             if self._subscribes and not self._guarded:
                 self._have_guard()
-            while not self.ended:
-                if ask.outcome is None:
-                    left_s = ask.deadline - clock()
-                elif standing is None or not self._subscribes or (left_s := standing.left_s(ask.outcome, clock())) <= 0:
-                    break
+            while ask.outcome is None and not self.ended:
+                left_s = ask.deadline - clock()
                 # A last look in any case: this thread may have been held up, and the reply be there.
                 if not self._poll.poll(1000 * (left_s if left_s < SLICE_S else SLICE_S) if left_s > 0 else 0):
                     if left_s <= 0:
@@ -256,12 +255,12 @@ class Link(Matching):
             del reading[""]
             if self._queue or self._retired:
                 self._engine.call(self.rescue)
-            elif self._pending or self._subscribes:
+            elif standing is None and (self._pending or self._subscribes):
                 self._arm(me)
+            return self._follow(ask, me, True, standing) if ask.outcome is None or standing is not None else ask.outcome
         except BaseException:
             self._read_no_more(me)
             raise
-        return self._follow(ask, True, standing) if ask.outcome is None or standing is not None else ask.outcome
 
     def read_here(self) -> None:
         """By an event loop that watches the socket, too: read what comes, unless another one is about to."""
@@ -331,7 +330,7 @@ class Link(Matching):
             self.write()
         return True
 
-    def _follow(self, ask: Ask, is_sent: bool, standing: Standing | None) -> Outcome | None:
+    def _follow(self, ask: Ask, me: tuple[int], is_sent: bool, standing: Standing | None) -> Outcome | None:
         """Wait for what another thread reads."""
         bell, patience_s = silent_bell() if standing is None else standing.bell, RESCUE_S
         ask.answer = lambda _ask: ring(bell)
@@ -340,7 +339,7 @@ class Link(Matching):
             if self._engine.asleep:
                 self.write()
                 if not (self._led or self._armed or self._is_tls):
-                    self._arm((get_ident(),))  # the leader has left meanwhile, and found us in the seat
+                    self._arm(me)  # the leader has left meanwhile, and found us in the seat
             else:
                 self._engine.call(self.write)  # which sends what many have asked for in one piece
         while ask.outcome is None and not self.forgotten and (left_s := ask.deadline - clock()) > 0:
@@ -351,9 +350,36 @@ class Link(Matching):
             ask.end(None, self.server.silent(True))
             self._engine.call(self.overdue)
         elif standing is not None:
-            while not self.forgotten and (left_s := standing.left_s(ask.outcome, clock())) > 0:
-                self._engine.wait(bell, left_s)
+            self._stand(ask.outcome, me, standing)
         return ask.outcome
+
+    def _stand(self, outcome: Outcome, me: tuple[int], standing: Standing) -> None:
+        """Wait for its message, and read what comes, where it is the first that stands here."""
+        standers, reading, goes_on = self._standers, self._reading, self._poll is not None
+        try:
+            standers[standing] = None
+            if not reading:
+                ring(snapshot(standers)[0].bell)
+            while not self.forgotten and (left_s := standing.left_s(outcome, clock())) > 0:
+                may_lead = goes_on and self._subscribes and snapshot(standers)[0] is standing
+                if not may_lead or reading.setdefault("", me) is not me:
+                    self._engine.wait(standing.bell, left_s)
+                    continue
+                self._led = True
+                if not self._guarded:
+                    self._have_guard()
+                if self._poll.poll(1000 * min(left_s, SLICE_S)):
+                    goes_on = self._read_for_callers() and not self.ended
+                else:
+                    self._reads += 1
+                self._led = False
+                del reading[""]
+                if self._queue:
+                    self._engine.call(self.rescue)
+        finally:
+            standers.pop(standing, None)
+        if not (self._armed or reading):
+            self._arm(me)
 
     def put(self, later: Ask) -> bool:
         """Send it, and wait for nothing; False where nothing can be sent from here."""
@@ -517,6 +543,8 @@ class Link(Matching):
         self._guarded = False  # before the look: who reads behind that is looked after again
         reader = self._reading.get("")
         if self.ended or (reader is None and self._reads == reads):
+            if self._subscribes and not self._armed:
+                self.rescue()
             return
         if reader is not None and reader is last:
             self.rescue()
