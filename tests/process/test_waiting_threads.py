@@ -279,7 +279,7 @@ def test_what_is_pushed_to_one_is_looked_after_without_its_call(
         client, name = crowd.locks._session.driver.client, crowd.taken()
         acts: list[Any] = []
         client.schedule.look_s = float("inf")
-        crowd.locks.lock(unique("reader")).acquire().release()
+        crowd.locks.lock(unique("reader"), ttl=6).acquire().release()
         eventually(lambda: client.attends_at is not None, "it is to be looked after")
         waiting = crowd.wait(name)
         eventually(lambda: client.attends_at is None, "nothing is held")
