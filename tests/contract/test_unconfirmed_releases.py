@@ -202,12 +202,14 @@ def _is_free_after(program: str, look: Any, name: str) -> bool:
 def test_a_child_leaves_the_release_to_its_parent(valkey_server: embedded.Server, look: Any, unique_name: str) -> None:
     program = f"""
 import os, holdfast
-lock = holdfast.connect({valkey_server.url!r}).lock({unique_name!r}, confirm_release=False)
+locks = holdfast.connect({valkey_server.url!r})
+lock = locks.lock({unique_name!r}, confirm_release=False)
 lease = lock.acquire()
 lease.release()
 child = os.fork()
 if child == 0:
     with lock: pass
+    locks.close()  # _exit waits for no release
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 with lock: print("held", flush=True)
