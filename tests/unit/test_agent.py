@@ -158,7 +158,7 @@ def heard(agent: Made, text: bytes) -> None:
 def stands(agent: Made, token: str = "token", key: str = KEYS.lock) -> tuple[Standing, list[str]]:
     """Have a caller stand there; the list gets its token when it is woken."""
     rung: list[str] = []
-    one = agent.standing[token] = Standing(key, token, rung.append)
+    one = agent.standing[token] = Standing(key, 0.0, token, rung.append)
     return one, rung
 
 

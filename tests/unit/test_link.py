@@ -23,6 +23,7 @@ from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockAcquisition
 from holdfast._core.settings import DEFAULT
 from holdfast._core.standing import Standing, Standings
+from holdfast._core.tenure import SOON_S
 from holdfast._engine import link as links
 from holdfast._engine.dial import LATE_MAX
 from holdfast._engine.loop import READ, Engine
@@ -997,8 +998,7 @@ def test_a_reader_that_a_handler_holds_up_is_passed_by(server: Server, peer: Pee
 
 def stands_at(server: Server, for_s: float = 20.0) -> tuple[Standing, Answered]:
     """Have a thread stand there, and return what it stands by, and what its request is answered with once it leaves."""
-    standing, answered = Standing(KEYS.lock, silent_bell(), ring), Answered()
-    standing.until = clock() + for_s
+    standing, answered = Standing(KEYS.lock, clock() + for_s - SOON_S, silent_bell(), ring), Answered()
 
     def wakes(_message: Reply) -> bool:
         standing.came.append(Wake(Wake.GRANT, 7, 2_000))
@@ -1046,7 +1046,7 @@ def test_one_that_stands_leaves_in_time(server: Server, peer: Peer, engine: Engi
     peer.answer = lambda words: QUEUED
     standing, answered = stands_at(server, 0.2)
     assert answered.wait()[1] is None
-    assert clock() >= standing.until and not standing.came
+    assert clock() >= standing.asked_at + SOON_S and not standing.came
     assert ask_many(server.link, 1)[0][1] is None
 
 
@@ -1099,7 +1099,7 @@ def test_one_that_stands_where_no_message_comes_is_woken(server: Server, peer: P
     peer.answer = lambda words: QUEUED
     standing, answered = stands_at(server)
     server.wakes(None)
-    assert answered.wait()[1] is None and clock() < standing.until
+    assert answered.wait()[1] is None and clock() < standing.asked_at + SOON_S
 
 
 def test_one_that_stands_leaves_with_the_connection(server: Server, peer: Peer, engine: Engine) -> None:

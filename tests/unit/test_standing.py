@@ -28,7 +28,7 @@ def rung() -> Rung:
 
 
 def standing(rung: Rung, bell: str = "one") -> Standing:
-    return Standing("holdfast:{a}", bell, rung.ring)
+    return Standing("holdfast:{a}", 100.0, bell, rung.ring)
 
 
 QUEUED = ([0, LATER_MS, OTHER, 0, 5], None)
@@ -37,7 +37,6 @@ QUEUED = ([0, LATER_MS, OTHER, 0, 5], None)
 def queued(rung: Rung, took_s: float = 0.001) -> Standing:
     """One that has asked at 100.0, was told to wait that much later, and waits for a tenth of a second at most."""
     one = standing(rung)
-    one.until = 100.1
     assert one.left_s(QUEUED, 100.0 + took_s) == pytest.approx(0.1 - took_s)
     return one
 
@@ -63,9 +62,9 @@ def test_one_waits_where_a_message_will_come(reply: Any, waits: bool) -> None:
 
 def test_a_grant_is_taken_from_when_it_was_asked_for(rung: Rung) -> None:
     one = queued(rung)
-    assert one.take(100.0, 30_000, 100.1) is None
+    assert one.take(30_000, 100.1) is None
     one.came.append(GRANT)
-    grant = one.take(100.0, 30_000, 100.1)
+    grant = one.take(30_000, 100.1)
     assert grant is not None and (grant.fence, grant.sent_at) == (7, 100.1)
     assert grant.until is not None and 101.9 < grant.until <= 102.0
 
@@ -85,7 +84,7 @@ def test_a_grant_is_taken_from_when_it_was_asked_for(rung: Rung) -> None:
 def test_whatever_else_comes_is_for_the_protocol(rung: Rung, took_s: float, now: float, came: tuple[Wake, ...]) -> None:
     one = queued(rung, took_s)
     one.came.extend(came)
-    assert one.take(100.0, 30_000, now) is None
+    assert one.take(30_000, now) is None
     assert [*one.came] == [*came]
 
 
@@ -100,10 +99,9 @@ def test_one_waits_until_something_comes_or_its_time_is_over(rung: Rung) -> None
 @pytest.mark.parametrize("outcome", [([0, SOON_MS, OTHER, 0, 5], None), ([1, 7], None), (None, RuntimeError("broken"))])
 def test_one_that_was_not_told_to_wait_takes_nothing(rung: Rung, outcome: Any) -> None:
     one = standing(rung)
-    one.until = 100.1
     assert one.left_s(outcome, 100.001) == 0
     one.came.append(GRANT)
-    assert one.take(100.0, 30_000, 100.002) is None
+    assert one.take(30_000, 100.002) is None
 
 
 def test_a_message_finds_the_one_of_its_token(rung: Rung) -> None:
@@ -115,7 +113,7 @@ def test_a_message_finds_the_one_of_its_token(rung: Rung) -> None:
 
 def test_one_that_has_gone_on_meanwhile_may_not_have_seen_it(rung: Rung) -> None:
     standings = Standings()
-    standings["a"] = Standing("holdfast:{a}", "a", lambda _bell: standings.clear())
+    standings["a"] = Standing("holdfast:{a}", 100.0, "a", lambda _bell: standings.clear())
     assert not standings.wake("a", GRANT), "who has read it tells the agent as well"
 
 

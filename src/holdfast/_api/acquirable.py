@@ -274,19 +274,16 @@ class AcquirableBase:
         if not self._asks or asked.cancel is not None:
             return None
         first = self._asks[0]
-        asked.behind = driver.releasing.latest.get(first.key)
+        asked.asked_at, asked.behind = clock(), driver.releasing.latest.get(first.key)
         if first.key in driver.contention:
             if not self._may_stand(asked, asked.timeout_s):
                 return None
             driver.contention.expects(first.key)
-        first = first if asked.standing is None else self._asks[2]
+            first = self._asks[2]
         patience_s = first.request_timeout_s
         if asked.timeout_s is not None:
             patience_s = within(patience_s, asked.timeout_s or session.settings.try_limit_s)
-        asked.asked_at = clock()
         asked.until = asked.asked_at + patience_s
-        if asked.standing is not None:
-            asked.standing.until = asked.asked_at + SOON_S
         return first
 
     def _may_stand(self, asked: Asked, left_s: float | None) -> bool:
@@ -296,7 +293,7 @@ class AcquirableBase:
             return False
         if asked.behind is not None or not (left_s is None or left_s > SOON_S):
             return False
-        asked.standing = driver.standing[asked.token] = driver.stands(key)
+        asked.standing = driver.standing[asked.token] = driver.stands(key, asked.asked_at)
         # Behind that: who closes the client, or notes that its inbox is not open, wakes those that stand there.
         if not driver.closed and driver.client.listening(key):
             return True
@@ -310,15 +307,13 @@ class AcquirableBase:
         if turn is None or turn.first:  # which `_start` has seen to
             return None
         left_s = None if asked.timeout_s is None else turn.arrived_at + asked.timeout_s - now
-        asked.behind = None
+        asked.asked_at, asked.behind = now, None
         if asked.cancel is not None or not turn.has_the_right() or not self._may_stand(asked, left_s):
             return None
-        assert asked.standing is not None
         asks = self._how.turn(asked.token, self._ttl_ms, turn)
         asks.most_waiting = self._how.most_waiting
         first = PreparedRequest(asks.ask(True, -turn.waited_us(now), asks.request_timeout_s(left_s)))
-        asked.asked_at = now
-        asked.until, asked.standing.until = now + first.request_timeout_s, now + SOON_S
+        asked.until = now + first.request_timeout_s
         return first
 
     def _go_on(self, asked: Asked, outcome: Outcome | None) -> Any:

@@ -17,21 +17,21 @@ from typing import Any
 from holdfast._core.effects import Reply, Wake
 from holdfast._core.replies import taken_of
 from holdfast._core.snapshot import snapshot
-from holdfast._core.tenure import SOON_MS
+from holdfast._core.tenure import SOON_MS, SOON_S
 from holdfast._core.tokens import is_ours
 from holdfast._core.waiting import Grant, pushed
 
 
 class Standing:
-    """One of them. `bell`: what it waits for, which `ring` rings; `until`: for no longer than that."""
+    """One of them, for `SOON_S` from when it has asked. `bell`: what it waits for, which `ring` rings."""
 
-    __slots__ = ("bell", "came", "key", "replied_at", "ring", "until", "waits")
+    __slots__ = ("asked_at", "bell", "came", "key", "replied_at", "ring", "waits")
 
-    def __init__(self, key: str, bell: Any, ring: Callable[[Any], None]) -> None:
+    def __init__(self, key: str, asked_at: float, bell: Any, ring: Callable[[Any], None]) -> None:
         self.key = key
+        self.asked_at = asked_at
         self.bell = bell
         self.ring = ring
-        self.until = 0.0
         #: When its request was answered, and whether that says to wait.
         self.replied_at = 0.0
         self.waits = False
@@ -52,13 +52,13 @@ class Standing:
             reply, failure = outcome
             self.replied_at = now
             self.waits = failure is None and self.may_wait(reply)
-        return self.until - now if self.waits and not self.came else 0.0
+        return self.asked_at + SOON_S - now if self.waits and not self.came else 0.0
 
-    def take(self, asked_at: float, ttl_ms: int, now: float) -> Grant | None:
+    def take(self, ttl_ms: int, now: float) -> Grant | None:
         """Return the grant that has come, if that is all that has."""
         if not self.waits or len(self.came) != 1:
             return None
-        return pushed(self.came[0], asked_at, self.replied_at - asked_at, ttl_ms, now)
+        return pushed(self.came[0], self.asked_at, self.replied_at - self.asked_at, ttl_ms, now)
 
 
 class Standings(dict[str, Standing]):

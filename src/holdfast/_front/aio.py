@@ -256,10 +256,10 @@ class AioFront(Front):
             future.set_result(None)
         return future if standing is None else _stand(home, future, standing)
 
-    def stands(self, key: str) -> Standing:
+    def stands(self, key: str, asked_at: float) -> Standing:
         """Make what a task waits by in the server's queue."""
         home = self.home
-        return Standing(key, home.loop.future(), home.ring)
+        return Standing(key, asked_at, home.loop.future(), home.ring)
 
     def acquire(
         self, asked: Any, first: PreparedRequest | None, start: Start, sent: Sent | None

@@ -154,9 +154,9 @@ class ThreadsFront(Front):
         link = self._only.link
         return None if link is None else link.ask(Ask(first, token, deadline), standing)
 
-    def stands(self, key: str) -> Standing:
+    def stands(self, key: str, asked_at: float) -> Standing:
         """Make what a caller waits by in the server's queue."""
-        return Standing(key, silent_bell(), ring)
+        return Standing(key, asked_at, silent_bell(), ring)
 
     def acquire(self, asked: Any, first: PreparedRequest | None, start: Start, sent: Sent | None) -> Grant | Busy:
         """Acquire by the protocol, which is told what came of the first request, if that was sent."""

@@ -67,7 +67,7 @@ class Acquirable(AcquirableBase, Generic[L]):
                     if outcome is not None and outcome[1] is None:
                         got = granted(outcome[0], asked.asked_at, clock(), self._ttl_ms)
                         if got is None and asked.standing is not None:
-                            got = asked.standing.take(asked.asked_at, self._ttl_ms, clock())
+                            got = asked.standing.take(self._ttl_ms, clock())
                         if driver.troubles and got is not None:
                             driver.passed()
                 if got is None:
