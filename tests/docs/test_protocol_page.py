@@ -66,7 +66,7 @@ def test_every_message_is_named_in_the_form_that_is_read() -> None:
         assert found is not None
         token, wake = found
         assert token == T and wake.kind == words.split(" ")[0]
-        assert to == ("a holder" if wake.is_for_holder else "a waiter")
+        assert to == ("a holder" if wake.kind in Wake.FOR_HOLDERS else "a waiter")
         assert (wake.fence, wake.claim_ms) == ((34, 2000) if wake.kind == Wake.GRANT else (0, 0))
         read.add(wake.kind)
     assert read == {Wake.GRANT, Wake.ASK, Wake.BREAK, Wake.WANT, Wake.YIELD}

@@ -169,17 +169,13 @@ class Wake:
     BREAK = "break"
     WANT = "want"
     YIELD = "yield"
+    FOR_HOLDERS = (BREAK, WANT, YIELD)
 
     def __init__(self, kind: str, fence: int = 0, claim_ms: int = 0, *, text: str = "") -> None:
         self.kind = kind
         self.fence = fence
         self.claim_ms = claim_ms
         self.text = text
-
-    @property
-    def is_for_holder(self) -> bool:
-        """Whether it is for a holder, and not for a waiter."""
-        return self.kind in (Wake.BREAK, Wake.WANT, Wake.YIELD)
 
     def __repr__(self) -> str:
         return f"Wake({self.kind!r}, {self.fence}, {self.claim_ms})"

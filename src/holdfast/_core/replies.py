@@ -148,7 +148,7 @@ def wake_of(reply: Reply, client_id: str) -> tuple[str, Wake] | None:
         to, fence, claim_ms = grant.groups()
         return to.decode("utf-8", "replace"), Wake(Wake.GRANT, int(fence), int(claim_ms or 0))
     kind, token, text, *_ = (*reply[2].decode("utf-8", "replace").split(" ", 2), "", "")
-    return token, Wake(kind, text=text) if kind in (Wake.BREAK, Wake.WANT, Wake.YIELD) else Wake(Wake.ASK)
+    return token, Wake(kind, text=text) if kind in Wake.FOR_HOLDERS else Wake(Wake.ASK)
 
 
 def promises_too_much(data: bytes) -> bool:

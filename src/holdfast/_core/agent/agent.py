@@ -322,7 +322,7 @@ class Agent(Closing, Listening):
         if found is None:
             return
         token, wake = found
-        if wake.kind != Wake.GRANT and wake.is_for_holder:
+        if wake.kind in Wake.FOR_HOLDERS:
             self.notices.told(token, wake)
         else:
             self.inboxes.wake(token, wake)
