@@ -7,21 +7,22 @@ session begins and ends is in `lifecycle.py`.
 from __future__ import annotations
 
 import itertools
+import os
 import time
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Literal, NoReturn
 
 from holdfast._api.acquirable import Asked
 from holdfast._api.client_info import CLIENT_INFO_MS, introduction
-from holdfast._api.endpoints import Members
+from holdfast._api.endpoints import Api, Members, settings_for, topology_of
 from holdfast._api.options import Options
 from holdfast._core.by_turns import ByTurns
 from holdfast._core.describe import introduce
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.failure import RequestFailed
-from holdfast._core.keys import client_key, lock_keys
+from holdfast._core.keys import client_key, inbox_prefix, lock_keys
 from holdfast._core.kinds import LEASED
 from holdfast._core.noting import Witness
 from holdfast._core.plain import Scripts
@@ -41,10 +42,10 @@ _TOLD_MAX = 10_000
 class SessionBase:
     """The part of a session that is the same in both APIs."""
 
-    #: Whether keys move from node to node.
-    moves: bool
-    #: The front of its API.
+    #: The front of its API, what makes it, and the API.
     driver: Any
+    _front: Any
+    _api: Api
     has_ended: Callable[[int], bool]
 
     def __reduce__(self) -> NoReturn:
@@ -53,25 +54,27 @@ class SessionBase:
             "pass names to it; `lease.handle()` makes text of a lease that goes on there"
         )
 
-    def __init__(
-        self, redis_client: Any, nodes: Sequence[Any], namespace: str | None, settings: Settings, reports: Any
-    ) -> None:
+    def __init__(self, redis_client: Any, namespace: str | None, settings: Settings, reports: Any) -> None:
+        topology = topology_of(redis_client, self._api)
+        #: Whether keys move from node to node.
+        self.moves = topology.moves
         self.namespace = namespace
-        self.settings = settings
-        self.quorum = redis_client.quorum(nodes, settings) if isinstance(redis_client, Members) else None
+        self.settings = settings = settings_for(redis_client, settings)
+        self.quorum = redis_client.quorum(topology.nodes(), settings) if isinstance(redis_client, Members) else None
         #: Who is told what happens: `Reports`.
         self.reports: Any = reports
         #: Numbers of tokens.
         self.sequence = itertools.count(1)
         #: Leases by what is held and who holds it.
         self.owners: dict[tuple[str, int], weakref.ref[Any]] = {}
-        #: By their tokens, what asks for a lease.
-        self.asking: dict[str, Asked] = {}
         self._shared: dict[Hashable, ByTurns] = {}
         self.scripts = Scripts()
         self._replicas: dict[int | None, Replicas] = {}
         self._ifeq: bool | None = None
         self._detector: Any = None
+        self.driver = self._front(topology, os.urandom(12).hex(), inbox_prefix(namespace), settings, reports)
+        #: By their tokens, what asks for a lease.
+        self.asking: dict[str, Asked] = self.driver.asking
         #: The `check` of acquires that do not look for deadlocks.
         self.witness: Witness | None = None
         if self.quorum is None and namespace is not None:
@@ -80,6 +83,7 @@ class SessionBase:
         self.told_by: dict[str, bytes] = {}
         #: By (kind, name): the fencing token of the last look, and for how many more looks grants are counted.
         self.looks: dict[tuple[str, str], tuple[int, int]] = {}
+        self.driver.belong_to(self)
 
     def shared(self, what: Hashable, make: Callable[[], ByTurns]) -> ByTurns:
         """Return how `what` is acquired; `make` makes that where it is not known yet."""

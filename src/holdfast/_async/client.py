@@ -31,6 +31,7 @@ from holdfast._async.lease import Lease
 from holdfast._async.lifecycle import Session
 from holdfast._async.lock import Lock
 from holdfast._core.settings import DEFAULT, Settings
+from holdfast._reports.observing import Reports
 
 # sync: from holdfast._runtime.lazily import later, lazily
 from holdfast._runtime.lazily import later
@@ -125,7 +126,7 @@ class Client:
         checked = check_namespace(namespace)
         self._options = options_of(options, of_locks=("crash_release",))
         settings = _settings if tenure is None else _settings._replace(tenure_ms=tenure_ms_of(tenure))
-        self._session = Session(redis_client, checked, settings, observer)
+        self._session = Session(redis_client, checked, settings, Reports(observer))
         #: By their names, what locks have that have no options of their own.
         self._usual: dict[str, dict[str, Any]] = {}
 

@@ -5,17 +5,12 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from holdfast._api.endpoints import settings_for, topology_of
 from holdfast._api.session import SessionBase
 from holdfast._core.effects import Protocol
 from holdfast._core.failure import RequestFailed
-from holdfast._core.keys import inbox_prefix
-from holdfast._core.settings import Settings
 from holdfast._front.threads import ThreadsFront, has_ended
-from holdfast._reports.observing import Reports
 
 R = TypeVar("R")
 
@@ -24,18 +19,9 @@ class Session(SessionBase):
     """What the locks of one client know of it."""
 
     driver: ThreadsFront
+    _front, _api = ThreadsFront, "threads"
     #: Whether the thread of a number has ended.
     has_ended = staticmethod(has_ended)
-
-    def __init__(self, redis_client: Any, namespace: str | None, settings: Settings, observer: Any = None) -> None:
-        topology = topology_of(redis_client, "threads")
-        settings = settings_for(redis_client, settings)
-        #: Whether keys move from node to node.
-        self.moves = topology.moves
-        super().__init__(redis_client, topology.nodes(), namespace, settings, Reports(observer))
-        self.driver = ThreadsFront(topology, os.urandom(12).hex(), inbox_prefix(namespace), settings, self.reports)
-        self.driver.asking = self.asking
-        self.driver.belong_to(self)
 
     def run(self, protocol: Protocol[R]) -> R:
         """Run it, with errors as users see them."""
