@@ -13,7 +13,7 @@ from holdfast._api import hook
 from holdfast._api.client_info import lease_note_key
 from holdfast._api.lease_stack import LeaseStack
 from holdfast._api.leaving import line_of
-from holdfast._api.options import Duration, Options, check_name, lock_options_of, options_of
+from holdfast._api.options import Duration, Options, check_name, lock_options_of, options_of, unexpected
 from holdfast._core.agent.agent import Outcome, Sent
 from holdfast._core.by_turns import ByTurns
 from holdfast._core.describe import annotate
@@ -135,6 +135,8 @@ class AcquirableBase:
     _how: Any
     _key: str
 
+    #: Makes one like it that tells a function what it waits for.
+    _telling: Callable[..., Self]
     _lease_class: Any
     _kind = "lock"
     #: What messages call it.
@@ -191,10 +193,15 @@ class AcquirableBase:
             how.asks = self._prepared()
         self._asks = how.asks
 
-    def _checking(self, deadlock_check: Duration) -> Self:
-        """The same with that option."""
-        asked_for = options_of({"deadlock_check": deadlock_check})
-        return self._but("checks", self._session.checks(self._label, self._name, asked_for))
+    def _to_wait(self, deadlock_check: Duration | None, on_wait: Any, elsewhere: dict[str, Any]) -> Self:
+        """The same with what `acquire` was given beside the timeout."""
+        if elsewhere:
+            raise TypeError(f"acquire() got an {unexpected(next(iter(elsewhere)))}")
+        lock = self
+        if deadlock_check is not None:
+            asked_for = options_of({"deadlock_check": deadlock_check})
+            lock = lock._but("checks", self._session.checks(self._label, self._name, asked_for))
+        return lock if on_wait is None else lock._telling(on_wait)
 
     def _but(self, option: str, value: Any) -> Self:
         """The same with that way to wait; in the queue on the server, by the protocol."""

@@ -300,7 +300,8 @@ _OF_LOCKS = {
 }
 
 
-def _unexpected(name: str) -> str:
+def unexpected(name: str) -> str:
+    """Return the words of a TypeError; of what other libraries take, with what to write instead."""
     return f"unexpected keyword argument {name!r}" + (f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else "")
 
 
@@ -316,7 +317,7 @@ def options_of(
     changed: dict[str, Any] = {}
     for name, value in given.items():
         if name not in _FIELDS:
-            raise TypeError(f"{_unexpected(name)}; options are {', '.join(_FIELDS)}")
+            raise TypeError(f"{unexpected(name)}; options are {', '.join(_FIELDS)}")
         if value is None:
             continue
         if name in _OF_LOCKS and name not in of_locks:
@@ -344,11 +345,6 @@ def lock_options_of(given: LockOptions, defaults: Options) -> Options:
         return options
     value = given.get("cache_for") if argument == "cache_for" else options.crash_release_ms / 1000
     raise ConfigurationError(argument, value, allowed)
-
-
-def refuse_keywords(call: str, given: dict[str, Any]) -> None:
-    """Raise TypeError for keywords of other libraries, with what to write instead."""
-    raise TypeError(f"{call}() got an {_unexpected(next(iter(given)))}")
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, cast
 
 from holdfast._api.acquirable import Asked, ExclusiveBase
-from holdfast._api.options import Duration, refuse_keywords, timeout_of
+from holdfast._api.options import Duration, timeout_of
 from holdfast._async.entering import Enterable
 from holdfast._async.kernel import Acquirable
 from holdfast._async.lease import Lease
@@ -87,16 +87,11 @@ class Leasable(Acquirable[L], Enterable[L]):
         (`ServerUnreachable`, `ServerError`, `OutcomeUnknown`, …). Whatever it raises, CancelledError included, what
         the server may have granted is given back in the background.
         """
-        if elsewhere:
-            refuse_keywords("acquire", elsewhere)
-        lock = self if deadlock_check is None else self._checking(deadlock_check)
-        if on_wait is not None:
-            lock = lock._telling(on_wait)
+        lock = self._to_wait(deadlock_check, on_wait, elsewhere)
         # sync: return lock._acquire(sys._getframe(1), None if timeout is None else timeout_of(timeout), "", cancel)
         return Acquiring(lock, None if timeout is None else timeout_of(timeout))
 
     def _telling(self, on_wait: Callable[[Waiting], object]) -> Self:
-        """The same, which tells that function what it waits for."""
         return self._but("tells", lazily("holdfast._async.overview").teller(self, on_wait))
 
     async def try_acquire(self) -> L | None:

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from holdfast._api.acquirable import Asked, ExclusiveBase
-from holdfast._api.options import Duration, refuse_keywords, timeout_of
+from holdfast._api.options import Duration, timeout_of
 from holdfast._core.record import RENEWAL
 from holdfast._core.replies import LockSeen
 from holdfast._core.snapshot import snapshot
@@ -56,15 +56,10 @@ class Leasable(Acquirable[L], Enterable[L]):
         thread holds it, and the server's errors (`ServerUnreachable`, `ServerError`, `OutcomeUnknown`, …). Whatever it
         raises, KeyboardInterrupt included, what the server may have granted is given back in the background.
         """
-        if elsewhere:
-            refuse_keywords("acquire", elsewhere)
-        lock = self if deadlock_check is None else self._checking(deadlock_check)
-        if on_wait is not None:
-            lock = lock._telling(on_wait)
+        lock = self._to_wait(deadlock_check, on_wait, elsewhere)
         return lock._acquire(sys._getframe(1), None if timeout is None else timeout_of(timeout), "", cancel)
 
     def _telling(self, on_wait: Callable[[Waiting], object]) -> Self:
-        """The same, which tells that function what it waits for."""
         return self._but("tells", lazily("holdfast._sync.overview").teller(self, on_wait))
 
     def try_acquire(self) -> L | None:

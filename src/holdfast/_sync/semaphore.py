@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Never
 
-from holdfast._api.options import PERMITS_MAX, Duration, Options, check_count, refuse_keywords, timeout_of
+from holdfast._api.options import PERMITS_MAX, Duration, Options, check_count, timeout_of
 from holdfast._core import mutex
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import SEMAPHORE
@@ -71,11 +71,7 @@ class Semaphore(Leasable[Lease]):
         """
         if positional:
             raise TypeError(f"acquire() takes no number alone: write permits={positional[0]!r}, or timeout=…")
-        if elsewhere:
-            refuse_keywords("acquire", elsewhere)
-        lock = self if deadlock_check is None else self._checking(deadlock_check)
-        if on_wait is not None:
-            lock = lock._telling(on_wait)
+        lock = self._to_wait(deadlock_check, on_wait, elsewhere)
         return lock._acquire(sys._getframe(1), timeout_of(timeout), _mark(permits), cancel)
 
     def try_acquire(self, *, permits: int = 1) -> Lease | None:
