@@ -8,7 +8,6 @@ Theory: the claim is one `pop` of a list with one element, which is atomic. The 
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -30,8 +29,8 @@ class Operation:
     """
 
     __slots__ = (
-        *("_claims", "_give_back", "_protocol", "_runner", "_task", "_wake", "chores", "error"),
-        *("over", "result", "thread"),
+        *("_claims", "_give_back", "_protocol", "_runner", "_task", "_wake", "chores", "error", "over"),
+        "result",
     )
 
     def __init__(
@@ -48,7 +47,6 @@ class Operation:
         self._claims = [None]
         #: (function, its argument, and who is told what came of it)
         self.chores: deque[tuple[Callable[[Any], Any], Any, Callable[[Any, BaseException | None], None]]] = deque()
-        self.thread = threading.get_ident()
         self._task: Task | None = None
         self.over = False
         self.result: Any = None
