@@ -15,8 +15,6 @@ gone arrives once more, unless its generation is over.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from holdfast._core.effects import Call
 from holdfast._core.keys import LockKeys
 from holdfast._core.kinds import BARRIER, Kind
@@ -90,14 +88,6 @@ class BarrierAcquisition(GateAcquisition):
         return True
 
 
-class BarrierMoved(NamedTuple):
-    """What a barrier has come to."""
-
-    generation: int
-    waiting: int
-    broken: bool
-
-
 async def _moved(call: Call, kind: Kind, keys: LockKeys, declared: int, settings: Settings) -> list[int]:
     facts: list[int]
     code, *facts = await outlast(call, settings)
@@ -120,11 +110,11 @@ async def move(
 
 async def move_barrier(
     keys: LockKeys, what: str, parties: int, retain_ms: int, settings: Settings = DEFAULT
-) -> BarrierMoved:
-    """ "look", "abort" or "reset": what it has come to. Raises `RequestFailed`."""
+) -> tuple[int, int, bool]:
+    """ "look", "abort" or "reset": its generation, how many wait, and whether it is broken. Raises `RequestFailed`."""
     args = (what, parties, retain_ms, keys.inboxes, settings.tombstone_ms)
     call = Call("barrier_move", (keys.lock, f"{keys.base}:arrived", keys.gone), args, settings.request_timeout_s)
     while True:
         generation, waiting, broken = await _moved(call, BARRIER, keys, parties, settings)
         if what != "reset" or not broken:  # else there are more to be told than one call tells
-            return BarrierMoved(generation, waiting, broken == 1)
+            return generation, waiting, broken == 1
