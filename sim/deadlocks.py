@@ -204,7 +204,7 @@ class Deadlocks(Primitive):
                 marked.remove(record.token)
                 if self.hands_on(process, record):
                     continue
-            process.unwatch(record)
+            process.schedule.remove(record)
             if record.mark_released():
                 await Spawn(quietly(record))
         if cancelled:
@@ -265,7 +265,7 @@ class Deadlocks(Primitive):
                 await Work(0.02)
         except Cancelled:
             if place.record is not None:
-                process.unwatch(place.record)
+                process.schedule.remove(place.record)
                 if place.record.mark_released():
                     await Spawn(quietly(place.record))
             raise

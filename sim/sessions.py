@@ -323,7 +323,7 @@ class Sessions(Primitive, Generic[T]):
         """Release it, as the APIs do it."""
         world = self.world
         record.check_expired(process.now())
-        process.unwatch(record)
+        process.schedule.remove(record)
         for thing, belief in parts:
             self.gone(thing, belief)
             thing.ledger.ended[belief.token] = world.now

@@ -105,7 +105,7 @@ class Condition(Locks):
         turn.renews, turn.stray_holder = rng.random() < 0.8, record.stray
         timeout_s = None if rng.random() < world.options.patient else 0.001 + rng.random() * 4 * world.options.work_s
         record.mark_released()
-        process.unwatch(record)
+        process.schedule.remove(record)
         self.gone(lock, belief)
         lock.ledger.ended[belief.token] = world.now
         self.plays("Condition.wait")

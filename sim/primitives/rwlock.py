@@ -184,7 +184,7 @@ class SharedLock(Sessions[_Shared]):
         client, owner, number = process.token().split(":")
         token = f"{client}:{READER}{owner}:{number}"
         record = writer.record
-        process.unwatch(record)
+        process.schedule.remove(record)
         if not record.mark_released():
             return writer
         lock.ledger.released(writer)

@@ -182,7 +182,7 @@ class Front:
     # -- what is held -----------------------------------------------------------------------------
 
     def watch(self, record: LeaseRecord) -> None:
-        """Have the engine renew it, until `unwatch`. Raises `ClientClosed`, `CannotStartThread`: nothing would."""
+        """Have the engine renew it. Raises `ClientClosed`, `CannotStartThread`: nothing would."""
         at = self.schedule.add(record, self.client.random())
         armed = self.client.attends_at
         if armed is None or at < armed:

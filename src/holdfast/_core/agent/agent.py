@@ -86,7 +86,6 @@ class Agent(Closing, Listening):
         #: Whether the first request of an acquire can be sent alone: where keys move, a protocol has to follow them.
         self.can_ask = not moves
         self.schedule = Schedule(settings)
-        self.unwatch = self.schedule.remove
         self.contention = Contention(settings)
         #: Acquires that wait for each other here; leases that stay here after their release.
         self.lines = Lines(settings, guard, self.schedule.early)
@@ -245,7 +244,7 @@ class Agent(Closing, Listening):
     # -- what is held -----------------------------------------------------------------------------
 
     def watch(self, record: LeaseRecord) -> None:
-        """Renew it and look after its deadline, until `unwatch`."""
+        """Renew it and look after its deadline, until the schedule has it no more."""
         self.arm(self.schedule.add(record, self.random()))
 
     def spawn_release(self, record: LeaseRecord) -> None:
