@@ -23,7 +23,8 @@ _USUAL = frozenset({str, int})
 _KEYS, _TOKEN = attrgetter("prepared.keys"), attrgetter("token")
 
 
-def _packed(words: Sequence[str | int | float | bytes]) -> bytes:
+def pack_command(words: Sequence[str | int | float | bytes]) -> bytes:
+    """Any command."""
     # Numbers are made text here: where a signal handler raises while the library does that, the process crashes.
     texts: Any = map(str, words)
     if not _USUAL.issuperset(map(type, words)):
@@ -34,19 +35,14 @@ def _packed(words: Sequence[str | int | float | bytes]) -> bytes:
     return packed
 
 
-def pack_command(words: Sequence[str | int | float | bytes]) -> bytes:
-    """Any command."""
-    return _packed(words)
-
-
 def pack_script(script: Script, keys: Sequence[str], args: Sequence[str | int | bytes]) -> bytes:
     """EVALSHA of a script."""
-    return _packed(("EVALSHA", script.sha, len(keys), *keys, *args))
+    return pack_command(("EVALSHA", script.sha, len(keys), *keys, *args))
 
 
 def _part(*words: str | int | bytes) -> bytes:
     """Some words of a command, without its count."""
-    return _packed(words).partition(b"\r\n")[2]
+    return pack_command(words).partition(b"\r\n")[2]
 
 
 def spelled_out(packed: bytes, script: Script) -> bytes:
