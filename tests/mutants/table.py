@@ -112,8 +112,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "a caller's script that is never known is sent again and again",
             REQUESTS,
-            "spelled_out(prepared.before, prepared.script), script=None)",
-            "spelled_out(prepared.before, prepared.script))",
+            "spelled_out(prepared.before, self.script), None\n",
+            "spelled_out(prepared.before, self.script), prepared.script\n",
         ),
         (
             "who stands where another one reads goes on at once",

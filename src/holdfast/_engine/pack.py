@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from operator import attrgetter
 from typing import Any
 
@@ -109,13 +108,6 @@ class PreparedRequest:
         count = b"*%d\r\n" % (3 + len(call.keys) + len(call.args))
         self.before = count + self.script.head + _part(len(call.keys), *call.keys)
         self.behind = _part(*call.args[1:])
-
-    def but(self, **changes: object) -> PreparedRequest:
-        """Return the same with these changes."""
-        made = copy(self)
-        for name, value in changes.items():
-            setattr(made, name, value)
-        return made
 
     def call(self, token: str) -> Call:
         """Return it for a protocol, with that token."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeAlias, cast
@@ -85,8 +86,9 @@ class Ask(Request):
         return b"%b$%d\r\n%b\r\n%b" % (prepared.before, len(token), token.encode(), prepared.behind)
 
     def spell_out(self) -> None:
-        prepared = self.prepared
-        self.prepared = prepared.but(before=spelled_out(prepared.before, prepared.script), script=None)
+        prepared: Any = copy(self.prepared)  # others have the same
+        prepared.before, prepared.script = spelled_out(prepared.before, self.script), None
+        self.prepared = prepared
 
     def end(self, reply: Reply, failure: RequestFailed | None) -> None:
         is_first = self.outcome is None
