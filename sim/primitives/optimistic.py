@@ -9,6 +9,7 @@ from holdfast._core import optimistic
 from holdfast._core.effects import Call, Command
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
+from holdfast._core.plain import Scripts
 from sim.driver import Process, Work
 from sim.network import Node, Request
 from sim.sessions import Sessions, Thing
@@ -57,7 +58,8 @@ class Optimistic(Sessions[_Values]):
     def __init__(self, world: World) -> None:
         super().__init__(world, [_Values(world, f"v{number}") for number in range(world.options.locks)])
         #: Whether the servers know SET … IFEQ.
-        self.knows = world.rng.random() < 0.5
+        self.scripts = Scripts()
+        self.scripts.ifeq = world.rng.random() < 0.5
         self.fences = itertools.count(1)
 
     # -- workload ---------------------------------------------------------------------------------
@@ -85,7 +87,7 @@ class Optimistic(Sessions[_Values]):
         old = await Command(("GET", key), request_timeout_s, key)
         keeps = old is not None and self.world.rng.random() < 0.3
         done = await optimistic.compare_and_set(
-            key, old, _next(old, token), -1 if keeps else _KEEP_MS, lambda told: self.knows, process.settings
+            key, old, _next(old, token), -1 if keeps else _KEEP_MS, self.scripts, process.settings
         )
         self.told(thing, token, done)
 

@@ -169,7 +169,7 @@ def test_values_mean_the_same_with_and_without_a_script(api: Api, locks: Any, un
     for number, (value, stored) in enumerate([("ä", "ä".encode()), (b"\xff", b"\xff"), (7, b"7"), (0.5, b"0.5")]):
         key = f"{unique_name}-{number}"
         for native in (True, False):
-            getattr(locks, "_target", locks)._session._ifeq = native
+            getattr(locks, "_target", locks)._session.scripts.ifeq = native
             assert locks.compare_and_set(key, None, value)
             assert not locks.compare_and_set(key, b"other", "x")
             assert transact(api, locks, key, lambda tx, key=key: tx.get(key)) == stored  # type: ignore[misc]

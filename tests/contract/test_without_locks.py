@@ -166,7 +166,7 @@ def test_a_refused_read_is_a_public_error_to_the_function_as_well(locks: Any, ap
 @pytest.mark.parametrize("way", ["as the server can", "by script"])
 def test_compare_and_set(locks: Any, raw: Any, unique_name: str, way: str) -> None:
     if way == "by script":
-        unwrap(locks)._ifeq = False
+        unwrap(locks)._session.scripts.ifeq = False
     change = locks.compare_and_set
     assert change(unique_name, None, "one", ttl=50) is True
     assert change(unique_name, None, "two") is False

@@ -188,12 +188,12 @@ class Swap(RuleBasedStateMachine):
 
 def test_compare_and_set_both_ways(api: Api, valkey_server: Any, look_bytes: Any) -> None:
     native, scripted = api.connect(valkey_server.url), api.connect(valkey_server.url)
-    inner = getattr(scripted, "_target", scripted)._session
-    inner._ifeq = False
+    inner = getattr(scripted, "_target", scripted)._session.scripts
+    inner.ifeq = False
     Swap.ways, Swap.raw = [native, scripted], look_bytes
     run_machine(Swap, 30, 30)
-    assert getattr(native, "_target", native)._session._ifeq is True, "this server has SET … IFEQ"
-    assert inner._ifeq is False
+    assert getattr(native, "_target", native)._session.scripts.ifeq is True, "this server has SET … IFEQ"
+    assert inner.ifeq is False
 
 
 class Told(Exception):

@@ -6,6 +6,7 @@ from holdfast._core.condition import ConditionAcquisition, condition_key
 from holdfast._core.effects import Command
 from holdfast._core.keys import lock_keys
 from holdfast._core.optimistic import compare_and_set
+from holdfast._core.plain import Scripts
 
 KEYS = lock_keys("holdfast", "a")
 
@@ -25,7 +26,7 @@ def test_who_waits_for_a_notification_looks_within_a_ttl() -> None:
 
 
 def test_a_first_set_is_refused_when_there_is_something() -> None:
-    setting = compare_and_set("a", None, "new", 1000, lambda told: True)
+    setting = compare_and_set("a", None, "new", 1000, Scripts())
     effect = setting.send(None)
     assert isinstance(effect, Command)
     assert effect.args == ("SET", "a", "new", "NX", "PX", 1000)

@@ -70,7 +70,6 @@ class SessionBase:
         self._shared: dict[Hashable, ByTurns] = {}
         self.scripts = Scripts()
         self._replicas: dict[int | None, Replicas] = {}
-        self._ifeq: bool | None = None
         self._detector: Any = None
         self.driver = self._front(topology, os.urandom(12).hex(), inbox_prefix(namespace), settings, reports)
         #: By their tokens, what asks for a lease.
@@ -149,12 +148,6 @@ class SessionBase:
             return None
         wanted = None if sync_replicas == "all" else sync_replicas
         return self._replicas.setdefault(wanted, Replicas(wanted))
-
-    def knows_ifeq(self, known: bool | None) -> bool | None:
-        """Return whether the server knows SET … IFEQ; a truth value is remembered."""
-        if known is not None:
-            self._ifeq = known
-        return self._ifeq
 
     def hear(self, whose: str, told: bytes | None) -> None:
         """Remember what is said of a client, or by a token of its lease; that nothing is said may change."""

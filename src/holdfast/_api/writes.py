@@ -22,8 +22,7 @@ def compare_and_set(
     if expected is None and keep_ttl:
         ttl_ms = None  # there is none to keep
     key, value = check_name(key, "key"), None if expected is None else check_value("expected", expected)
-    new, knows, settings = check_value("new", new), session.knows_ifeq, session.settings
-    return optimistic.compare_and_set(key, value, new, ttl_ms, knows, settings)
+    return optimistic.compare_and_set(key, value, check_value("new", new), ttl_ms, session.scripts, session.settings)
 
 
 async def fenced_set(

@@ -9,8 +9,8 @@ there any trouble that passes is only another attempt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from holdfast._core.effects import Call, Command, Reply, Sleep, driver
 from holdfast._core.failure import RequestFailed, refusal
@@ -91,12 +91,12 @@ async def compare_and_set(
     expected: Value | None,
     new: Value,
     ttl_ms: int | None,
-    native: Callable[[bool | None], bool | None],
+    known: Any,
     settings: Settings = DEFAULT,
 ) -> bool:
     """Set the key to `new` if it holds `expected` (None: nothing). `ttl_ms`: None without, -1 keep.
 
-    `native(None)` says whether the server knows SET … IFEQ (None: not known yet); `native(x)` remembers it.
+    `known` of the server: `Scripts`.
     """
     request_timeout_s = settings.request_timeout_s
     options: tuple[Value, ...] = ()
@@ -104,16 +104,16 @@ async def compare_and_set(
         options = ("KEEPTTL",) if ttl_ms < 0 else ("PX", ttl_ms)
     if expected is None:
         return await Command(("SET", key, new, "NX", *options), request_timeout_s, key, fits=MAYBE_DONE) is not None
-    if native(None) is not False:
+    if known.ifeq is not False:
         try:
             args = ("SET", key, new, "IFEQ", expected, *options)
             reply = await Command(args, request_timeout_s, key, fits=MAYBE_DONE)
         except RequestFailed as failure:
             if failure.kind != "ERR" or "syntax" not in failure.message:
                 raise
-            native(False)
+            known.ifeq = False
         else:
-            native(True)
+            known.ifeq = True
             return reply is not None
     return bool(await Call("set_if", (key,), (_bytes(expected), _bytes(new), ttl_ms or 0), request_timeout_s) == 1)
 

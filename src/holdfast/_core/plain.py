@@ -52,10 +52,12 @@ _RIGHTS = ". Give the user +evalsha +eval +script|load, if that was not meant"
 class Scripts:
     """What a client knows of its server: whether it runs scripts, and which comparing commands it has."""
 
-    __slots__ = ("deletes", "refused")
+    __slots__ = ("deletes", "ifeq", "refused")
 
     def __init__(self) -> None:
         self.refused = False
+        #: Whether it has SET … IFEQ; None: not known yet.
+        self.ifeq: bool | None = None
         #: Ways to compare and delete that may work still, the best first.
         self.deletes: list[str] = ["DELIFEQ", "DELEX", "WATCH"]
 
