@@ -62,7 +62,9 @@ class Dial:
         try:
             while True:
                 connection = server.make()
-                _connect(connection, server)
+                server.tls = is_tls(connection)
+                _prepare(connection)
+                connection.connect()
                 server.steps += 1
                 if not PUSHES or server.hello_closes or getattr(connection, "_sock", None) is None:
                     break
@@ -119,12 +121,6 @@ def _speaks_resp3(sock: socket.socket) -> bool:
             raise ConnectionResetError("the server closed the connection")
         reader.feed(data)
     return not isinstance(reply, hiredis.ReplyError)
-
-
-def _connect(connection: Any, server: Any) -> None:
-    server.tls = is_tls(connection)
-    _prepare(connection)
-    connection.connect()
 
 
 def _prepare(connection: Any) -> None:
