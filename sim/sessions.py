@@ -220,7 +220,7 @@ class Sessions(Primitive, Generic[T]):
     ) -> Protocol[Grant | Busy]:
         """An acquisition that the fast path may do, as the APIs do it."""
         first: Call | None = None
-        if turn.sync is None:
+        if turn.sync is None and not self.world.options.cluster:
             request_timeout_s = request_timeout_for(turn.ttl_ms, turn.settings)
             first = turn.ask(False, 0, request_timeout_s)
             self.releases[turn.token] = turn.undo(0, request_timeout_s)
@@ -335,9 +335,8 @@ class Sessions(Primitive, Generic[T]):
             self.plays(f"{self.lease_of(record)}.release")
             try:
                 first = self.releases.pop(record.token, None)
-                usual = first is not None and first.sync is None and not record.stray and not world.options.cluster
                 # Of its own, so that it moves no other draw of a seed.
-                if first is not None and usual and random.Random(record.token).random() < 0.2:
+                if first is not None and not record.stray and random.Random(record.token).random() < 0.2:
                     process.release_later(record, first)
                     for thing, belief in parts:
                         self.left(process, [thing], belief.record.token)

@@ -83,8 +83,6 @@ class Agent(Closing, Listening):
         self.client_id = client_id
         self.channel = inboxes + client_id
         self.settings = settings
-        #: Whether the first request of an acquire can be sent alone: where keys move, a protocol has to follow them.
-        self.can_ask = not moves
         self.schedule = Schedule(settings)
         self.contention = Contention(settings)
         #: Acquires that wait for each other here; leases that stay here after their release.
@@ -198,14 +196,15 @@ class Agent(Closing, Listening):
     ) -> Grant | Busy:
         """Acquire: by the `first` request alone where that is granted in time, else by the protocol.
 
-        `start(timeout_s, sent)` makes it; `sent`: its first request, which does not queue, was sent already. By the
+        There is no `first` where replicas have to acknowledge it, or keys move, which a protocol has to follow.
+        `start(timeout_s, sent)` makes that; `sent`: its first request, which does not queue, was sent already. By the
         caller, where this is given `sent`, too.
         """
         if sent is None:
             if self.closing:
                 raise closed()  # its caller found the client open, and was not seen when that began to end
             behind = None if first is None else self.releasing.latest.get(first.keys[0])
-            if first is None or first.sync is not None or not self.can_ask or self.contention.expects(first.keys[0]):
+            if first is None or self.contention.expects(first.keys[0]):
                 if behind is not None:
                     await self.releasing.settled(behind, self.settings.request_timeout_s)
                 return await start(timeout_s, False)
@@ -232,7 +231,7 @@ class Agent(Closing, Listening):
         """Release it; False when it was not held any more. `first` as in `acquire`; `outcome`: its, if it was sent."""
         if outcome is None and record.turn is not None and record.hand_on(self.now()):
             return True
-        if first is None or first.sync is not None or not self.can_ask:
+        if first is None:
             return await record.release()
         try:
             reply = await first if outcome is None else self.known(first, outcome)
