@@ -206,7 +206,7 @@ class Agent(Closing, Listening):
             behind = None if first is None else self.releasing.latest.get(first.keys[0])
             if first is None or self.contention.expects(first.keys[0]):
                 if behind is not None:
-                    await self.releasing.settled(behind, self.settings.request_timeout_s)
+                    await AwaitTurn(behind, self.settings.request_timeout_s)
                 return await start(timeout_s, False)
             if timeout_s is not None:
                 first.request_timeout_s = within(first.request_timeout_s, timeout_s or self.settings.try_limit_s)
@@ -216,7 +216,7 @@ class Agent(Closing, Listening):
         try:
             reply = await first if outcome is None else self.known(first, outcome)
             if behind is not None and reply[0] != 1:
-                await self.releasing.settled(behind, first.request_timeout_s)
+                await AwaitTurn(behind, first.request_timeout_s)
                 asked_at = self.now()
                 reply = await first
         except BaseException as error:

@@ -87,7 +87,7 @@ class Unconfirmed:
         try:
             if failure is not None or not released(reply):
                 await confirm(release.record, reply, failure)
-            if before is not None and not before.over:
+            if before is not None:
                 await AwaitTurn(before, self._patience_s)
         finally:
             self._end(key, release)
@@ -101,15 +101,10 @@ class Unconfirmed:
         """The client is about to end: repeat, on another connection, what is not answered in that time."""
         until = driver.get().now() + patience_s
         for release in snapshot(self.latest.values()):
-            await self.settled(release, max(0.0, until - driver.get().now()))
+            await AwaitTurn(release, max(0.0, until - driver.get().now()))
         left = snapshot(self.latest.values())
         if left:
             reconnect()
         for release in left:
             unknown = RequestFailed("silent", "no answer yet", "", maybe_executed=True, transient=True)
             self._spawn(confirm(release.record, None, unknown), f"release {release.record.name}")
-
-    async def settled(self, release: _Release, patience_s: float) -> None:
-        """Wait for its answer."""
-        if not release.over:
-            await AwaitTurn(release, patience_s)
