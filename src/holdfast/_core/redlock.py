@@ -283,8 +283,7 @@ class _Round:
                     quorum.saw_clock(index, answer[2], asked_at)
             elif answer is not None and not answer.maybe_executed:
                 self.owed.discard(index)
-        if quorum.wrong is not None:
-            quorum.complain()
+        quorum.complain()
         if len(fences) < quorum.need:
             return None
         for fence in fences:
