@@ -15,7 +15,7 @@ from holdfast._api.options import Duration, check_bool, timeout_of, ttl_ms_of
 from holdfast._async.lifecycle import Session
 from holdfast._core.agent.renewals import leave_to_its_time
 from holdfast._core.failure import RequestFailed
-from holdfast._core.record import LeaseRecord, LeaseState, tell
+from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.waiting import released
 from holdfast._engine.pack import PreparedRequest
 from holdfast._front.aio import AioFront
@@ -114,7 +114,7 @@ class Lease(LeaseBase):
         if loss is None:
             record = self._record
             loss = self._first(Loss)
-            tell(record, loss._fire)
+            record.on_loss += (loss._fire,)
             if record.state is LeaseState.LOST:
                 loss._fire(record.reason or "expired")  # told twice is told once
             vars(self)["_lost"] = loss

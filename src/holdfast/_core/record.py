@@ -404,11 +404,6 @@ class LeaseRecord:
             self.report.suspect(self)
 
 
-def tell(record: LeaseRecord, listener: Callable[[str], None]) -> None:
-    """Let it be told of a loss, too."""
-    record.on_loss += (listener,)
-
-
 async def note_for(places: Sequence[LockKeys], token: str, *, or_raise: bool = False) -> str | None:
     """Return who has broken what that token held there, and why; None where that is not known.
 

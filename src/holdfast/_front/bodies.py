@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from holdfast._core.record import LeaseRecord, tell
+from holdfast._core.record import LeaseRecord
 
 #: Tasks that wait for a client to be closed, and what is to be called when they have.
 closers: dict[Any, list[Callable[[], object]]] = {}
@@ -31,7 +31,7 @@ class Body:
         self._open = True
         self._enter()
         record.blocks += (self,)
-        tell(record, self.cancel)  # not through the lease, which must be free to go
+        record.on_loss += (self.cancel,)  # not through the lease, which must be free to go
         if record.reason is not None:
             self.cancel("")  # told twice is told once
 

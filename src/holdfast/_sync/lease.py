@@ -17,7 +17,7 @@ from holdfast._api.leaving import Block, Leaving, line_of, opening
 from holdfast._api.options import Duration, check_bool, timeout_of, ttl_ms_of
 from holdfast._core.agent.renewals import leave_to_its_time
 from holdfast._core.failure import RequestFailed
-from holdfast._core.record import LeaseRecord, LeaseState, tell
+from holdfast._core.record import LeaseRecord, LeaseState
 from holdfast._core.waiting import released
 from holdfast._engine.pack import PreparedRequest
 from holdfast._front.threads import ThreadsFront
@@ -108,7 +108,7 @@ class Lease(LeaseBase):
         if loss is None:
             record = self._record
             loss = self._first(Loss)
-            tell(record, loss._fire)
+            record.on_loss += (loss._fire,)
             if record.state is LeaseState.LOST:
                 loss._fire(record.reason or "expired")  # told twice is told once
             vars(self)["_lost"] = loss
