@@ -40,7 +40,7 @@ class Kind(NamedTuple):
     listed_as: str = ""
 
 
-_seen = row([B, I, I, I], [B, I, I, I, I], [B, *[I] * 7])
+_seen = row([B, I, I, I], [B, I, I, I, I], [B, *[I] * 6])
 
 LOCK = Kind(
     "lock",

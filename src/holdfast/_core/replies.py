@@ -110,7 +110,7 @@ def taken_of(reply: Reply) -> tuple[int, str, int, int]:
 class LockSeen(NamedTuple):
     """The answer of `inspect`: `remaining_ms` is -1 without a ttl, -2 where no one holds it alone.
 
-    `holders`: readers, or those of a semaphore; `limit` and `declared` of this are 0 where none is stored.
+    `holders`: readers, or those of a semaphore; its `limit` is 0 where none is stored.
     """
 
     holder: str
@@ -119,12 +119,11 @@ class LockSeen(NamedTuple):
     waiters: int
     holders: int = 0
     limit: int = 0
-    declared: int = 0
     used: int = 0
 
 
 def seen_of(reply: Reply) -> LockSeen:
-    """Parse `[holder, ms, fence, waiters, holders, limit, declared, used]`, or its beginning."""
+    """Parse `[holder, ms, fence, waiters, holders, limit, used]`, or its beginning."""
     holder = text_of(reply[0])
     return LockSeen(holder, reply[1], seen_fence(reply[2], holder), *reply[3:])
 

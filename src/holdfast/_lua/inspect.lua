@@ -3,8 +3,7 @@
 -- ARGV    1 "semaphore" for one
 -- Returns {holder (its first HOLDER_BYTES) or "", remaining ms (-1: no ttl, -2: free), last fencing token, waiters}
 --         of a readers-writer lock: this of the exclusive holder, and living readers
---         of a semaphore: {"", -2, last fencing token, waiters, holders, limit (0: none is stored), declared limit,
---         permits in use}
+--         of a semaphore: {"", -2, last fencing token, waiters, holders, limit (0: none is stored), permits in use}
 -- #include stored_fence
 -- #include limits
 local fence = stored_fence(redis.call('GET', KEYS[2]) or '0')
@@ -31,11 +30,11 @@ end
 seen[5] = redis.call('ZCOUNT', KEYS[5], '(' .. string.format('%.0f', now_ms), '+inf')
 if ARGV[1] == 'semaphore' then
 -- #include held_permits
-  local limit, declared = stored_limit()
+  local limit = stored_limit()
   if not limit then
     count_extra(PURGE_MAX) -- a look must not take long: what others have beyond one permit each is not known
   end
-  seen[6], seen[7] = limit or 0, declared or 0
-  seen[8] = used() - (extra > 0 and over_by(OVER_MAX) or 0)
+  seen[6] = limit or 0
+  seen[7] = used() - (extra > 0 and over_by(OVER_MAX) or 0)
 end
 return seen
