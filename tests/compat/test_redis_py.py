@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import pickle
 import subprocess
 import sys
@@ -17,7 +19,9 @@ from redis import exceptions as theirs
 
 import holdfast
 from holdfast import embedded
+from holdfast.compat import redis as compat
 from holdfast.compat.redis import LockNotHeldError, LockNotOwnedError, LockTimeoutError, errors
+from holdfast.compat.redis import asyncio as compat_asyncio
 from testbed.servers import free_port
 from testbed.waiting import eventually
 from tests.support.apis import Api, AsyncioApi
@@ -441,3 +445,15 @@ def test_a_task_that_is_cancelled_on_the_way_leaves_nothing(server: embedded.Ser
             await compat.locks_of(client).close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("module", [compat, compat_asyncio])
+def test_type_checkers_find_all_names(module: Any) -> None:
+    """A list that is written out tells them, the list of another module does not."""
+    names = [
+        name
+        for node in ast.parse(inspect.getsource(module)).body
+        if isinstance(node, ast.Assign | ast.AugAssign)
+        for name in ast.literal_eval(node.value)
+    ]
+    assert sorted(names) == sorted([*errors.__all__, "Lock", "locks_of"])

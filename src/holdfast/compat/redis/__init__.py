@@ -3,9 +3,9 @@
 For its asyncio clients: `holdfast.compat.redis.asyncio.Lock`.
 """
 
-from holdfast.compat.redis import errors as _errors
 from holdfast.compat.redis._sync.lock import Lock, locks_of
 from holdfast.compat.redis.errors import *
 
 __all__ = ["Lock", "locks_of"]
-__all__ += _errors.__all__
+__all__ += ["ConnectionError", "LockError", "LockNotHeldError", "LockNotOwnedError", "LockTimeoutError"]
+__all__ += ["ResponseError", "TimeoutError"]
