@@ -235,6 +235,24 @@ def test_errors(client: Any, unique_name: str) -> None:
             Lock(client, unique_name, **wrong)
 
 
+def test_a_look_at_a_held_lock_is_one_request(unique_name: str) -> None:
+    """The answer says who holds it."""
+    with embedded.server() as alone, redis.Redis.from_url(alone.url) as client:
+        with Lock(client, unique_name) as lock:
+
+            def looks() -> None:
+                assert not Lock(client, unique_name).acquire(blocking=False)
+                with pytest.raises(redis_lock.AlreadyAcquired):
+                    Lock(client, unique_name, id=lock.id).acquire(blocking=False)
+
+            looks()  # the scripts are loaded
+            client.config_resetstat()
+            looks()
+            sent: Any = client.info("commandstats")
+            assert sum(sent.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval")) == 2
+        locks_of(client).close()
+
+
 def test_what_the_block_raises_is_not_replaced(client: Any, unique_name: str) -> None:
     with pytest.raises(KeyError):
         with Lock(client, unique_name):

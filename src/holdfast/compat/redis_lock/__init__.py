@@ -169,10 +169,12 @@ class Lock:
 
     def _look(self) -> Held | None:
         """Hold it if it is free, as it is most often: only else it matters who holds it."""
-        held = self._try(0)
-        if held is None and self.get_owner_id() == self._id:
-            raise AlreadyAcquired(self._name)
-        return held
+        try:
+            return self._try(0)
+        except AcquireTimeout as error:
+            if error.holder is not None and error.holder.token == self._id:
+                raise AlreadyAcquired(self._name) from None
+            return None
 
     def _hold(self, wait_s: int | None) -> Held | None:
         """Wait until it is held, outlasting a server in trouble."""
@@ -181,6 +183,8 @@ class Lock:
         while True:
             try:
                 return self._look() or self._try(None if ends_at is None else max(0.0, ends_at - time.monotonic()))
+            except AcquireTimeout:
+                return None
             except (ConnectionError, TimeoutError, AlreadyAcquired) as error:
                 if isinstance(error, AlreadyAcquired) and not troubled:
                     raise  # else it may be what a request without an answer has left, and is being given back
@@ -190,12 +194,9 @@ class Lock:
                     raise
             time.sleep(_PAUSE_S)
 
-    def _try(self, timeout: float | None) -> Held | None:
-        try:
-            with translated(self._name):
-                return self._lock.acquire(timeout, self._id)
-        except AcquireTimeout:
-            return None
+    def _try(self, timeout: float | None) -> Held:
+        with translated(self._name):
+            return self._lock.acquire(timeout, self._id)
 
     def extend(self, expire: Any = None) -> None:
         """Extend the lock to `expire` seconds from now (None: those of the lock)."""
