@@ -160,6 +160,19 @@ def test_what_was_extended_is_released(api: Api, url: str, raw: Any, unique_name
     assert not raw.exists(f"holdfast:{{{unique_name}}}")
 
 
+def test_what_is_handed_over_is_not_kept(api: Api, url: str, unique_name: str) -> None:
+    """Not even where the client has waited for it behind another one of its own."""
+    locks = api.connect(url)
+    lock = keep(locks, unique_name)
+    first = lock.acquire()
+    waiting = api.start(lambda: lock.acquire().handle())
+    eventually(lambda: lock.status().waiters == 1)
+    first.release()
+    adopted = locks.adopt(waiting.result(60))
+    assert not keeper_of(locks)
+    adopted.release()
+
+
 def test_a_condition_waits_with_a_kept_lock(api: Api, url: str, raw: Any, unique_name: str) -> None:
     actors = [api.actor() for _ in range(2)]
     one, two = actors

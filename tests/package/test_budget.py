@@ -16,7 +16,7 @@ from tools.rooms import LAB, TOP, lines_by_room
 
 PACKAGE = Path(holdfast.__file__).parent
 MOST_LINES = {
-    "_core": 8_448,
+    "_core": 8_454,
     "_async": 2_837,
     "_engine": 3_495,
     "_front": 1_506,
@@ -24,7 +24,7 @@ MOST_LINES = {
     "_reports": 568,
     "cli": 3_282,
     "_lua": 2_571,
-    "_api": 3_400,
+    "_api": 3_399,
     TOP: 1_898,
     "compat": 990,
     "web": 627,

@@ -148,8 +148,7 @@ class LeaseBase:
             if not driver.schedule.finish(record, clock()):
                 raise self._ended("handle()")
             session.disown(self)
-            if record.turn is not None:
-                record.turn.lost()  # for waiters behind it inside of this client
+            record.end_here()
             if record.report.detailed:
                 record.report.released()
             return text

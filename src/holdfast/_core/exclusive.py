@@ -267,6 +267,9 @@ class LocalLease(LockRecord):
 
     def lose(self, reason: str) -> None:
         super().lose(reason)
+        self.end_here()
+
+    def end_here(self) -> None:
         self.turn.lost()
 
 
@@ -322,9 +325,9 @@ class KeptLease(LocalLease):
         kept: CachedLease = self.tenure
         return (self.turn is not kept and super().hand_on(now)) or kept.keep(self, now)
 
-    def lose(self, reason: str) -> None:
+    def end_here(self) -> None:
         self.tenure.end()
-        super().lose(reason)
+        super().end_here()
 
 
 class OverQuorum(_Exclusive):

@@ -209,6 +209,9 @@ class LeaseRecord:
         """Hand the lease on within its client, where `turn` allows that. False: it has to be released."""
         return False
 
+    def end_here(self) -> None:
+        """End what it stands on: nothing is handed on, or kept."""
+
     def followed_by(self, turn: Any, now: float) -> LeaseRecord:
         """The lease of the next turn, where it was handed on; it lasts as long as this one would have."""
         raise NotImplementedError
