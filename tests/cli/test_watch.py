@@ -68,7 +68,8 @@ def test_a_server_that_goes_away_is_waited_for(
 
 def test_what_is_wrong_is_said() -> None:
     assert holdfast("watch").returncode == 64
-    assert holdfast("watch", "a", "--poll", "1ms").returncode == 64
+    too_often = holdfast("watch", "a", "--poll", "1ms")
+    assert too_often.returncode == 64 and b"'1ms' is too short: at least 0.01s" in too_often.stderr
     assert holdfast("watch", "a", "--namespace", "").returncode == 64
 
 

@@ -41,7 +41,7 @@ _AGAIN_S = 1.0
 def main(words: list[str]) -> int:
     parser = Parser("watch", description="What happens to a lock, as it happens.", epilog=_EPILOG)
     parser.add_argument("name", metavar="NAME", help="the lock, semaphore or election")
-    parser.add_duration("--poll", "how often to look (default: 50ms)", 0.05)
+    parser.add_duration("--poll", "how often to look (default: 50ms)", 0.05, 0.01)
     add_report_options(parser, "print JSON, a line for each change")
     options = parser.parse_args(words)
     gone = False
