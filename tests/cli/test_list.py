@@ -50,7 +50,11 @@ def test_what_is_held_and_waited_for(valkey_server: embedded.Server, unique_name
         f"{unique_name}-*",
     )
     (lock,) = (each for each in report["locks"] if each["kind"] == "lock")
-    assert set(lock) == {"kind", "name", "held", "holders", "waiters", "queue", "fencing_token", "permits", "odd"}
+    assert set(lock) == {
+        *("kind", "name", "held", "holder", "holders", "hold_s", "remaining_s", "waiters", "queue", "oldest_s"),
+        *("fencing_token", "permits", "odd"),
+    }
+    assert lock["holder"] == lock["holders"][0] and 0 < lock["remaining_s"] <= 60 and lock["oldest_s"] >= 0
     assert (lock["name"], lock["held"], lock["waiters"], lock["fencing_token"]) == (one, 1, 1, lease.fencing_token)
     assert set(lock["holders"][0]) == HOLDER
     assert lock["holders"][0]["token"] == lease.token

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import holdfast
 from holdfast.cli.options import Parser, add_report_options
-from holdfast.cli.table import Answer, answered, named, person, row, span, sums, table, width_of_output
+from holdfast.cli.table import Answer, answered, facts_of, named, row, span, sums, table, width_of_output
 
 _EPILOG = """\
 examples:
@@ -36,22 +35,8 @@ def main(words: list[str]) -> int:
 
 def _ask(client: holdfast.Client, options: Namespace) -> Answer:
     found = [each for each in client.list(options.pattern) if each.waiters or not options.waiting]
-    facts = {"pattern": options.pattern, "locks": [_fact(each) for each in found]}
+    facts = {"pattern": options.pattern, "locks": [*map(facts_of, found)]}
     return Answer(facts, _lines(sorted(found, key=lambda each: (each.name, each.kind)), options.waiting))
-
-
-def _fact(found: holdfast.Listed) -> dict[str, Any]:
-    return {
-        "kind": found.kind,
-        "name": found.name,
-        "held": found.held,
-        "holders": [*map(person, found.holders)],
-        "waiters": found.waiters,
-        "queue": [*map(person, found.queue)],
-        "fencing_token": found.fencing_token or None,
-        "permits": found.permits or None,
-        "odd": found.odd,
-    }
 
 
 def _lines(found: Sequence[holdfast.Listed], waiting: bool) -> Iterator[str]:

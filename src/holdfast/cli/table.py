@@ -136,6 +136,26 @@ _CELLS: dict[str, Callable[[holdfast.Listed, holdfast.Holder | None], str | None
 }
 
 
+def facts_of(found: holdfast.Listed) -> dict[str, Any]:
+    """Return what programs are told of a lock."""
+    holder = found.holder
+    return {
+        "kind": found.kind,
+        "name": found.name,
+        "held": found.held,
+        "holder": holder and person(holder),
+        "holders": [*map(person, found.holders)],
+        "hold_s": hold_s(found),
+        "remaining_s": holder and holder.remaining_s,
+        "waiters": found.waiters,
+        "queue": [*map(person, found.queue)],
+        "oldest_s": found.queue[0].age_s if found.queue else None,
+        "fencing_token": found.fencing_token or None,
+        "permits": found.permits or None,
+        "odd": found.odd,
+    }
+
+
 def person(one: holdfast.Holder | holdfast.Waiter) -> dict[str, Any]:
     """Return what programs are told of it."""
     facts = asdict(one)

@@ -25,7 +25,7 @@ from holdfast.cli import exits
 from holdfast.cli.options import INTERVAL_LEAST_S, Parser, add_report_options
 from holdfast.cli.report import clean, emit_json
 from holdfast.cli.signals import JOBS, Signals
-from holdfast.cli.table import connected, fitted, hold_s, person, row, sums, table, width_of_output
+from holdfast.cli.table import connected, facts_of, fitted, hold_s, row, sums, table, width_of_output
 from holdfast.web.rates import Rate, Rates
 from holdfast.web.view import id_of
 
@@ -126,20 +126,7 @@ def _report(looks: _Looks, options: argparse.Namespace) -> None:
 
 
 def _fact(found: holdfast.Listed, rate: Rate) -> dict[str, Any]:
-    holder = found.holder
-    return {
-        "kind": found.kind,
-        "name": found.name,
-        "held": found.held,
-        "holder": holder and person(holder),
-        "hold_s": hold_s(found),
-        "remaining_s": holder and holder.remaining_s,
-        "waiters": found.waiters,
-        "oldest_s": found.queue[0].age_s if found.queue else None,
-        "odd": found.odd,
-        "takeovers_per_s": round(rate.per_s, 3),
-        "at_least": rate.at_least,
-    }
+    return {**facts_of(found), "takeovers_per_s": round(rate.per_s, 3), "at_least": rate.at_least}
 
 
 class _Screen:
