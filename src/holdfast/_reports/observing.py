@@ -195,9 +195,6 @@ class Reports(Report):
         if logs:
             LOG.send(event, *details)
 
-    def is_settled(self) -> bool:
-        return LOG.is_settled() and (self._reporter is None or self._reporter.is_settled())
-
 
 class _Detailed(Report):
     """One acquisition, and its lease."""

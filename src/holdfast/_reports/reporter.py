@@ -121,14 +121,11 @@ class Reporter:
         self.telling = False
         return told
 
-    def is_settled(self) -> bool:
-        return not self._events and not self.telling
-
     def settle(self, until: float) -> None:
         """Wait until that, or the time (`time.monotonic`) is over."""
         if self.thread == threading.get_ident():
             return
-        while not self.is_settled() and time.monotonic() < until:
+        while (self._events or self.telling) and time.monotonic() < until:
             if self._right_to_start:
                 self._start()
                 if self._right_to_start:
