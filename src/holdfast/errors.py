@@ -216,7 +216,7 @@ class AlreadyHeld(_Named):
     """This thread or task already holds it, and would wait for itself indefinitely.
 
     Fields: `kind` and `name` of what it holds, `wanted` (the kind of what it asked for). Way out: release the first
-    lease, or use `reentrant=True` for a lock, `upgrade()` or `downgrade()` for a read-write lock.
+    lease, or use `reentrant=True` for a lock, `upgrade()` or `downgrade()` for a readers-writer lock.
     """
 
     def __init__(self, name: str, kind: str = "lock", wanted: str = "lock") -> None:
@@ -425,7 +425,7 @@ class CannotStartThread(HoldfastError, RuntimeError):
 class UpgradeRefused(HoldfastError):
     """Another reader is already waiting for `upgrade()`: both would wait for each other.
 
-    Field: `name` of the read-write lock. Way out: release the read lease, then acquire the write lock.
+    Field: `name` of the readers-writer lock. Way out: release the read lease, then acquire the write lock.
     """
 
     def __init__(self, name: str) -> None:
