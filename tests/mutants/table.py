@@ -31,7 +31,7 @@ class Mutant:
 
 
 ACQUIRE, RELEASE, RENEW = "_lua/acquire.lua", "_lua/release.lua", "_lua/renew.lua"
-FENCE, SAME_FENCE, UNBLOCK, QUEUE = "_lua/fence.lua", "_lua/same_fence.lua", "_lua/unblock.lua", "_lua/queue.lua"
+FENCE, UNBLOCK, QUEUE = "_lua/fence.lua", "_lua/unblock.lua", "_lua/queue.lua"
 TOMBSTONE, ORDER = "_lua/tombstone.lua", "_lua/order.lua"
 CLIENTS, SEND, GONE_OF, WANTED = "_lua/inboxes.lua", "_lua/send.lua", "_lua/gone_of.lua", "_lua/wanted.lua"
 ENQUEUE, NOT_YET = "_lua/enqueue.lua", "_lua/not_yet.lua"
@@ -1474,7 +1474,7 @@ LINES: tuple[Mutant, ...] = tuple(
         ("a pass does not release", ACQUIRE, "token) then\n    redis.call('DEL', lock)\n", "token) then\n"),
         ("a pass releases what others hold", ACQUIRE, "redis.call('GET', lock) == ARGV[8] and", "true and"),
         ("a block is one fencing token", FENCE, "FENCE_BLOCK = 1024", "FENCE_BLOCK = 1"),
-        ("a repeat is told the end of its block", SAME_FENCE, "return last + 1 - fences_of(token)", "return last"),
+        ("a repeat is told the end of its block", ACQUIRE, "{1, last + 1 - fences_of(token)}", "{1, last}"),
         ("a block that is given back may be another's", UNBLOCK, "if stored == last and", "if stored and"),
     )
 )

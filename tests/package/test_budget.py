@@ -23,7 +23,7 @@ MOST_LINES = {
     "_runtime": 634,
     "_reports": 562,
     "cli": 3_274,
-    "_lua": 2_571,
+    "_lua": 2_566,
     "_api": 3_399,
     TOP: 1_895,
     "compat": 990,

@@ -42,8 +42,13 @@ if holder == token then
 -- #include fence
   -- A late repeat must not shorten what was extended since.
   redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), tonumber(ttl_ms)))
--- #include same_fence
-  local fence, wrong = same_fence(fence_key, fence_ms, token)
+-- #include stored_fence
+  -- What it was told before; another one where that was forgotten.
+  local last = stored_fence(redis.call('GET', fence_key) or '')
+  if last then
+    return {1, last + 1 - fences_of(token)}
+  end
+  local fence, wrong = next_fence(fence_key, fence_ms, now_us, token)
   return fence and {1, fence} or wrong
 end
 
