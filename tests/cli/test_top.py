@@ -125,6 +125,8 @@ def test_one_table_and_json(valkey_server: embedded.Server, unique_name: str) ->
         said = holdfast("top", unique_name, url=url).stdout.decode().splitlines()
         assert said[0].split() == ["KIND", "NAME", "HELD", "BY", "FOR", "LEFT", "WAITERS", "OLDEST", "RATE"]
         assert said[1].split()[:2] == ["lock", unique_name] and said[-1] == "1 in all, 1 held, 0 waiters"
+        nothing = holdfast("top", f"no-{unique_name}", url=url).stdout.decode().splitlines()
+        assert nothing == ["no lock is held or waited for", "", "0 in all, 0 held, 0 waiters"]
         report = json.loads(holdfast("top", unique_name, "--once", "--json", url=url).stdout)
         assert (report["version"], report["command"], report["ok"]) == (1, "top", True)
         (row,) = report["locks"]

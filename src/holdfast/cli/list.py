@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import holdfast
 from holdfast.cli.options import Parser, add_report_options
-from holdfast.cli.table import Answer, answered, facts_of, named, row, span, sums, table, width_of_output
+from holdfast.cli.table import NOTHING, Answer, answered, facts_of, named, row, span, sums, table, width_of_output
 
 _EPILOG = """\
 examples:
@@ -41,7 +41,7 @@ def _ask(client: holdfast.Client, options: Namespace) -> Answer:
 
 def _lines(found: Sequence[holdfast.Listed], waiting: bool) -> Iterator[str]:
     if not found:
-        yield "no lock is waited for" if waiting else "no lock is held or waited for"
+        yield "no lock is waited for" if waiting else NOTHING
         return
     lines = table([_HEADS, *(row(each, _HEADS) for each in found)], width_of_output(), cut=(2, 1))
     for line, each in zip(lines, (None, *found), strict=True):

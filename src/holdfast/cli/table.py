@@ -16,6 +16,8 @@ from holdfast.cli.options import client_options
 from holdfast.cli.report import answering, clean, emit_json
 from holdfast.web.view import label
 
+#: What stands for an empty table.
+NOTHING = "no lock is held or waited for"
 #: No column is cut below this.
 _LEAST = 12
 #: Where nothing is cut, no column is filled up beyond this: one long name would move all others.

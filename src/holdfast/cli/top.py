@@ -25,7 +25,7 @@ from holdfast.cli import exits
 from holdfast.cli.options import INTERVAL_LEAST_S, Parser, add_report_options
 from holdfast.cli.report import clean, emit_json
 from holdfast.cli.signals import JOBS, Signals
-from holdfast.cli.table import connected, facts_of, fitted, hold_s, row, sums, table, width_of_output
+from holdfast.cli.table import NOTHING, connected, facts_of, fitted, hold_s, row, sums, table, width_of_output
 from holdfast.web.rates import Rate, Rates
 from holdfast.web.view import id_of
 
@@ -107,6 +107,8 @@ def _sorted(tops: list[Top], by: str) -> list[Top]:
 
 
 def _table(tops: list[Top], width: int | None) -> list[str]:
+    if not tops:
+        return [NOTHING]
     rates = [f"{'>' if rate.at_least else ''}{rate.per_s:.1f}/s" if rate.per_s else "-" for _, rate in tops]
     rows = [(*row(found, _HEADS), rate) for (found, _), rate in zip(tops, rates, strict=True)]
     return table([(*_HEADS, "RATE"), *rows], width, cut=(2, 1))
@@ -198,8 +200,8 @@ class _Screen:
         if tops is None:
             lines.append("" if self._error else "looking …")
         else:
-            shown = _sorted(tops, self._options.sort)[: max(0, size.lines - 4)]
-            lines += ["", *_table(shown, size.columns)] if tops else ["", "no lock is held or waited for"]
+            shown = _sorted(tops, self._options.sort)[: max(1, size.lines - 4)]
+            lines += ["", *_table(shown, size.columns)]
             lines += [""] * (size.lines - 1 - len(lines))
             lines[size.lines - 1 :] = [f"{_sums(tops)}   w waiters  h hold  r rate  q quit"]
         _write("\x1b[H" + "\n".join(fitted(line, size.columns) for line in lines[: size.lines]) + "\x1b[J")
