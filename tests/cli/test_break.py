@@ -161,3 +161,11 @@ def test_a_holder_that_is_stopped(url: str, unique_name: str, tmp_path: Path) ->
             time.sleep(0.05)
             assert following.held  # nothing of the late holder's harms it
             following.release()
+
+
+def test_a_kind_that_has_to_be_given_is_asked_for(url: str, unique_name: str) -> None:
+    with library.connect(url) as client, client.lock(unique_name), client.semaphore(unique_name, 2):
+        for words in (("break", unique_name, "--yes"), ("ask", unique_name)):
+            done = holdfast(*words, url=url)
+            assert done.returncode == 64 and b"holdfast: --kind: one of lock, semaphore" in done.stderr
+    assert b"holdfast: --namespace: " in holdfast("list", "--namespace", "", url=url).stderr

@@ -72,6 +72,8 @@ def sentence(error: BaseException) -> str:
         return str(error).replace(_ADDRESS, f"{_ADDRESS} (--url or HOLDFAST_URL)", 1)
     if isinstance(error, holdfast.DeclarationMismatch):
         return f"{quoted(error.name)} has {error.stored} slots, not {error.declared}: use the same --slots everywhere"
+    if isinstance(error, holdfast.ConfigurationError) and error.value is None:  # an option that was not given, or ''
+        return f"--{error.argument}: {error.allowed}"
     if isinstance(error, (holdfast.HoldfastError, UsageError)):
         return str(error)
     what = error.strerror if isinstance(error, OSError) else None
