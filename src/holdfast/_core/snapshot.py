@@ -13,5 +13,6 @@ def snapshot(items: Iterable[V]) -> list[V]:
     while True:
         try:
             return list(items)
-        except RuntimeError:  # its size changed under us
-            pass
+        except RuntimeError as error:
+            if "during iteration" not in str(error):  # it did not change: a signal handler's, or too deep a stack
+                raise
