@@ -134,19 +134,20 @@ class Reporter:
 
 
 _reporters: weakref.WeakSet[Reporter] = weakref.WeakSet()
-#: One item for each fork that is under way.
-_forks: list[None] = []
+#: Until when each fork waits that is under way.
+_forks: list[float] = []
 
 
 def _before_fork() -> None:
-    _forks.append(None)
-    me, until = threading.get_ident(), time.monotonic() + _FORK_S
+    # One of a signal handler waits no longer than the one below: else those that each interrupt the last one never end.
+    me, until = threading.get_ident(), min([time.monotonic() + _FORK_S, *_forks])
+    _forks.append(until)
     while any(one.telling and one.thread != me for one in snapshot(_reporters)) and time.monotonic() < until:
         time.sleep(0.0005)
 
 
 def _after_fork_in_parent() -> None:
-    _forks.pop()
+    del _forks[-1:]  # there is none where this is the child of a signal handler's fork
 
 
 def _after_fork_in_child() -> None:
