@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +118,20 @@ def test_fields_do_not_clash_with_those_of_records(kept: Kept, near: Any, unique
     record = kept.one(unique_name, "released")
     ours = set(vars(record)) - OWN
     assert ours == {f"holdfast_{field}" for field in ("event", "kind", "name", "fencing_token", "held_s")}
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_an_acquire_while_another_thread_imports_a_library_of_tasks(
+    valkey_server: embedded.Server, kept: Kept, unique_name: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is found then has none of its names yet."""
+    partly = types.ModuleType(library)
+    partly.lowlevel = types.ModuleType("trio.lowlevel")  # type: ignore[attr-defined]
+    with holdfast.connect(valkey_server.url) as locks:
+        with monkeypatch.context() as patched:
+            patched.setitem(sys.modules, library, partly)
+            locks.lock(unique_name).acquire().release()
+    assert kept.one(unique_name, "acquired").taskName is None
 
 
 def test_a_loss_is_a_warning(near: Any, kept: Kept, look: Any, unique_name: str) -> None:

@@ -176,15 +176,15 @@ class Reports(Report):
         if asyncio is not None:
             try:
                 task = asyncio.current_task()
-            except RuntimeError:
+            except (AttributeError, RuntimeError):  # another thread imports it at this moment; or no loop runs here
                 task = None
             info.task = None if task is None else task.get_name()
         trio = sys.modules.get("trio")
         if trio is not None and info.task is None:
             try:
                 info.task = trio.lowlevel.current_task().name
-            except RuntimeError:
-                pass  # no task of trio
+            except (AttributeError, RuntimeError):
+                pass  # the same
         info.captured = self._call("capture")
         return info
 
