@@ -1083,11 +1083,11 @@ def test_the_first_that_stands_reads(server: Server, peer: Peer, engine: Engine)
 def test_the_engine_reads_where_the_first_that_stands_is_held_up(server: Server, peer: Peer, engine: Engine) -> None:
     found = with_messages(server, peer, engine)
     peer.answer = lambda words: QUEUED
-    server.link._standers[Standing(KEYS.lock, silent_bell(), ring)] = None
+    server.link._standers[Standing(KEYS.lock, clock(), silent_bell(), ring)] = None
     standing, answered = stands_at(server)
     peer.say(MESSAGE)
     eventually(lambda: found, "the engine has read")
-    assert clock() < standing.until
+    assert clock() < standing.asked_at + SOON_S, "while it stands"
     standing.came.append(Wake(Wake.ASK))
     ring(standing.bell)
     assert answered.wait()[1] is None

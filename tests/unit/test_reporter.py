@@ -73,7 +73,7 @@ def hangs() -> Iterator[None]:
     assert begun.wait(PATIENCE_S)
     yield
     go_on.set()
-    eventually(reporter.is_settled)
+    eventually(lambda: not reporter.telling)
 
 
 @pytest.mark.usefixtures("hangs")
