@@ -22,6 +22,7 @@ import holdfast.asyncio
 from holdfast import embedded
 from holdfast._core.effects import Command, Sleep
 from holdfast._core.lease_cache import CachedLease
+from holdfast._core.settings import DEFAULT
 from holdfast._engine.client import Client
 from holdfast._sync.by_token import TokenLock
 from testbed.proxy import Proxy
@@ -218,18 +219,23 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_an_acquire_without_threads_fails_and_gives_back(
-    valkey_server: embedded.Server, no_threads: Any, unique_name: str
+    valkey_server: embedded.Server, no_threads: Any, look: Any, unique_name: str
 ) -> None:
+    """At once, also where the server does not know the script: none waits until the time of its request is over."""
     no_threads()
-    with holdfast.connect(valkey_server.url) as locks:
+    began = time.monotonic()
+    settings = DEFAULT._replace(request_timeout_s=PATIENCE_S)
+    with holdfast.Client(redis.Redis.from_url(valkey_server.url), _settings=settings) as locks:
         for thing in (
             locks.lock(unique_name),
             locks.rwlock(unique_name).write(),
             locks.semaphore(unique_name, 1),
             locks.multilock(unique_name, f"{unique_name}-2"),
         ):
+            look.script_flush()
             with pytest.raises(holdfast.CannotStartThread, match="can't start new thread"):
                 thing.acquire()
+        assert time.monotonic() < began + PATIENCE_S
         assert not locks.lock(unique_name).locked()
         assert locks.semaphore(unique_name).available() == 1
 

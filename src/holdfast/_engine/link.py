@@ -244,8 +244,8 @@ class Link(Matching):
                 left_s = ask.deadline - clock()
                 # A last look in any case: this thread may have been held up, and the reply be there.
                 if not self._poll.poll(1000 * (left_s if left_s < SLICE_S else SLICE_S) if left_s > 0 else 0):
-                    if left_s <= 0:
-                        break
+                    if left_s <= 0 or self._engine.trouble is not None:
+                        break  # without a thread, a waiting caller has to turn the engine: it may send the ask again
                     self._reads += 1
                     if self._queue:
                         self._engine.call(self.rescue)  # the thread in the seat is held up
