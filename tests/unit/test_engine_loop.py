@@ -307,6 +307,33 @@ def test_where_no_thread_can_be_started_those_who_wait_do_its_work(monkeypatch: 
     eventually(lambda: engine.thread is None and not engine._acts)
 
 
+def test_where_no_thread_can_be_started_what_the_last_client_leaves_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a socket's reply ends it, at the end of a turn: who waited for that turns no more."""
+    engine, client, found = Engine(), object(), list[str]()
+    near, far = socket.socketpair()
+
+    class Link:
+        def ready(self, _mask: int) -> None:
+            engine.unregister(near.fileno())
+            engine.leave(client)
+            engine.soon(found.append, "left")
+            ring(bell)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    bell = silent_bell()
+    with near, far, monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        engine.enter(client)
+        engine.call(engine.register, near.fileno(), Link())
+        engine.call(engine.watch, near.fileno(), READ)
+        far.send(b"reply")
+        assert engine.wait(bell, 20)
+    assert found == ["left"]
+    assert engine._poller is None, "it keeps no descriptor"
+
+
 def test_a_handler_that_raises_leaves_no_act_half_done_where_callers_do_its_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
