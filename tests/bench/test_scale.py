@@ -17,8 +17,9 @@ COSTS = Costs(acquire_us=10, release_us=5, handoff_us=60, network_us=500)
 
 def test_all_parts_give_figures() -> None:
     done = _measured()
-    if "| -" in done.stdout:  # a busy server has freed buffers of clients meanwhile: more than so little data takes
-        done = _measured()
+    for _ in range(4):
+        if "| -" in done.stdout:  # a busy server has freed buffers of clients meanwhile: more than so little data takes
+            done = _measured()
     assert done.returncode == 0, done.stderr
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
     figures = {
