@@ -18,7 +18,7 @@ import queue
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -83,11 +83,19 @@ def _run(on_bytecode: Callable[[FrameType], None], action: Callable[[], Any]) ->
             on_bytecode(frame)
         return local_trace
 
+    def apart() -> Iterator[Any]:
+        """A generator has an exception state of its own, which ends with it.
+
+        What is raised before some bytecodes of an `except` block, where no signal comes, leaves that state as it was
+        inside: the thread would go on with the block's exception as the one that is being handled.
+        """
+        yield action()
+
     before = sys.gettrace()
     here.f_trace_opcodes = True  # Python 3.12 looks whether any frame wants them when tracing begins
     sys.settrace(global_trace)
     try:
-        return action()
+        return next(apart())
     finally:
         sys.settrace(before)
 

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from holdfast._core.record import LeaseRecord
+from holdfast._core.schedule import Schedule
 from holdfast._core.validity import deadline
 from tests.support.bytecodes import at_bytecode, bytecodes_of, places_once
 
@@ -40,3 +42,18 @@ def test_what_the_hook_raises_comes_out_of_the_bytecode_and_ends_the_tracing() -
             at_bytecode(number, interrupt, act)
         assert "deadline" in [entry.name for entry in raised.traceback]
         assert sys.gettrace() is before
+
+
+def test_no_exception_stays_that_was_handled_where_the_hook_raises() -> None:
+    """Else whatever is raised in this thread from then on has it as its context, and its frames stay alive."""
+
+    def interrupt(_: object) -> None:
+        raise Interruption
+
+    def handles() -> None:
+        Schedule().add(LeaseRecord("a", "t", 1, 1000, 0.0), 0.5)
+
+    for number, place in enumerate(bytecodes_of(handles)):
+        with pytest.raises(Interruption):
+            at_bytecode(number, interrupt, handles)
+        assert sys.exc_info() == (None, None, None), place
