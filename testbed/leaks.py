@@ -26,8 +26,8 @@ __all__ = ["Growth", "Key", "Taken", "check", "keys_of", "left_over", "outlived"
 
 #: What was closed or dropped may need this long to end on a busy machine, s.
 SETTLE_S = 15.0
-#: Threads of the test's own machinery come and go.
-_PASSING = re.compile(r"^(test|actor|api-loop|asyncio|Thread|proxy|ThreadPoolExecutor|pytest|execnet|rig)")
+#: Threads of the test's own machinery come and go, and those that trio keeps for 10 s.
+_PASSING = re.compile(r"^(test|actor|api-loop|asyncio|Thread|proxy|ThreadPoolExecutor|pytest|execnet|rig|Trio)")
 #: Where the library makes objects that must not outlive their client. (Those of `identity`
 #: belong to threads, those of `leaving` to classes; the engine is one of the process.)
 _OBJECTS = re.compile(
