@@ -278,10 +278,10 @@ def test_on_lost_is_called_once(locks: Any, raw: Any, unique_name: str) -> None:
 
 
 def test_a_released_lease_is_not_lost(locks: Any, unique_name: str) -> None:
-    lease = locks.lock(unique_name, ttl=0.2).acquire()
+    lease = locks.lock(unique_name, ttl=0.5).acquire()
     lost = lease.lost
     lease.release()
-    assert not lost.wait(0.4)
+    assert not lost.wait(0.7)
 
 
 def test_max_hold(locks: Any, raw: Any, unique_name: str) -> None:

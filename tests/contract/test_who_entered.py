@@ -123,7 +123,7 @@ def test_one_waits_to_lead_while_another_does(api: Api, locks: Any, unique_name:
 
 def test_who_campaigns_again_after_a_loss(api: Api, locks: Any, raw: Any, unique_name: str) -> None:
     """A new lead takes the place of the lost one, and the other candidate cannot end it."""
-    election = locks.election(unique_name, ttl=1)
+    election = locks.election(unique_name, ttl=3)
     one, other = api.actor(), api.actor()
     first = one.ask(election, "campaign")
     raw.delete(f"holdfast:{{{unique_name}}}:leader")
