@@ -387,7 +387,8 @@ class QuorumUnreachable(HoldfastError):
 
 
 class InsufficientReplicas(_Named):
-    """Fewer replicas than `sync_replicas` asks for acknowledged the write. The lease was given back.
+    """Fewer replicas than `sync_replicas` asks for acknowledged the write. What was acquired was given back; a lease
+    that was to be extended lasts as long as it did before.
 
     Fields: `kind` and `name` of what was asked for, `needed` and `acked` (numbers of replicas). Way out: bring the
     replicas back, or ask for fewer.
@@ -395,7 +396,7 @@ class InsufficientReplicas(_Named):
 
     def __init__(self, name: str, needed: int, acked: int, kind: str = "lock") -> None:
         self.needed, self.acked = needed, acked
-        message = f"{kind} {name!r}: {acked} replicas acknowledged and {needed} are needed, so it is not held"
+        message = f"{kind} {name!r}: {acked} replicas acknowledged the write and {needed} are needed"
         super().__init__(f"{message}; bring the replicas back, or ask for fewer (sync_replicas)", name, kind)
 
 

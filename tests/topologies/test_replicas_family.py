@@ -63,6 +63,21 @@ def test_too_few_are_reported_and_nothing_is_left(in_step: Replicated, api: Api,
 
 
 @pytest.mark.parametrize("thing", THINGS)
+def test_too_few_for_an_extension_are_reported_of_what_is_held(
+    in_step: Replicated, api: Api, unique_name: str, thing: str
+) -> None:
+    make, _ = THINGS[thing]
+    lease = make(api.connect(in_step.url, sync_replicas=2), unique_name, ttl=6).acquire()
+    in_step.replicas[1].pause()
+    with pytest.raises(holdfast.InsufficientReplicas) as caught:
+        lease.extend(6)  # WAIT takes a sixth of that
+    kind = {"reentrant": "lock", "reader": "read lock", "writer": "write lock"}.get(thing, thing)
+    assert (caught.value.kind, caught.value.name) == (kind, lease.name)
+    assert lease.held
+    lease.release()
+
+
+@pytest.mark.parametrize("thing", THINGS)
 def test_a_lease_that_the_replicas_do_not_follow_is_lost(
     in_step: Replicated, api: Api, unique_name: str, thing: str
 ) -> None:

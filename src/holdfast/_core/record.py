@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 from holdfast._core.effects import Call, Command, Protocol, Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
+from holdfast._core.replicas import NotAcked
 from holdfast._core.replies import NOTE
 from holdfast._core.report import SILENT, Report
 from holdfast._core.validity import deadline as deadline_of
@@ -329,7 +330,11 @@ class LeaseRecord:
 
     async def or_why(self, ttl_ms: int, *order: Order) -> int:
         """Return what `extension` says; a lease that was broken is lost for that reason."""
-        held = await self.extension(ttl_ms, *order)
+        try:
+            held = await self.extension(ttl_ms, *order)
+        except NotAcked as failure:
+            failure.name, failure.label = self.name, self.label
+            raise
         if not held and self.places:
             note = await note_for(self.places, self.token)
             if note is not None:
