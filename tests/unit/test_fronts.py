@@ -14,7 +14,6 @@ import pytest
 
 import holdfast
 import holdfast.asyncio
-from holdfast._core import record
 from holdfast._core.record import LeaseRecord
 from holdfast._front import base, bodies
 from holdfast._front.home import Home
@@ -66,25 +65,20 @@ def test_a_loop_is_woken_though_a_signal_handler_has_raised_as_it_was_before(kin
     assert len(wakes) == 2 and future.done()
 
 
-def test_a_block_that_begins_as_its_lease_is_lost_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_that_begins_as_its_lease_is_lost_is_cancelled() -> None:
     """The engine finds the loss at any moment of another thread."""
 
     class Block(bodies.Body):
         __slots__ = ()
 
         def _enter(self) -> None:
-            pass
+            record.lose("expired")
 
         def _strike(self) -> None:
             struck.append(self)
 
-    def tell(lease: LeaseRecord, listener: Callable[[str], None]) -> None:
-        lease.lose("expired")
-        listens(lease, listener)
-
-    listens, struck = record.tell, list[Any]()
-    monkeypatch.setattr(bodies, "tell", tell)
-    block = Block(object(), lambda call, *args: call(*args), LeaseRecord("name", "token", 1, 1_000, 0.0))
+    struck, record = list[Any](), LeaseRecord("name", "token", 1, 1_000, 0.0)
+    block = Block(object(), lambda call, *args: call(*args), record)
     assert struck == [block]
 
 
