@@ -124,7 +124,7 @@ def test_fields_do_not_clash_with_those_of_records(kept: Kept, near: Any, unique
 def test_an_acquire_while_another_thread_imports_a_library_of_tasks(
     valkey_server: embedded.Server, kept: Kept, unique_name: str, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is found then has none of its names yet."""
+    """The module has none of its names yet at that moment."""
     partly = types.ModuleType(library)
     partly.lowlevel = types.ModuleType("trio.lowlevel")  # type: ignore[attr-defined]
     with holdfast.connect(valkey_server.url) as locks:
