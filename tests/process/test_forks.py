@@ -20,6 +20,7 @@ import holdfast
 import holdfast.asyncio
 from holdfast import embedded
 from holdfast._core.settings import DEFAULT
+from holdfast._core.tenure import LocalWaiter
 from holdfast._core.tokens import client_of
 from holdfast._engine.link import Link
 from holdfast._engine.plain import Connection
@@ -327,6 +328,52 @@ def test_a_forked_child_releases_nothing_that_the_parent_was_about_to_release(
         assert ended == [None]
         with lock as again:
             assert again.token == lease.token == raw.get(f"holdfast:{{{name}}}").decode()
+
+
+def test_a_child_that_is_forked_amid_a_release_leaves_it_to_its_parent(
+    valkey_server: embedded.Server, look: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a signal handler, where no other thread waits yet: the parent then hands on what the child would release."""
+    children, holders = list[int](), list[Any]()
+    with holdfast.connect(valkey_server.url, ttl=60) as locks:
+        lock, lines = locks.lock(unique_name), locks._session.driver.lines
+
+        def start() -> threading.Thread:
+            thread = threading.Thread(target=lambda: holders.append(locks.lock(unique_name).acquire()))
+            thread.start()
+            return thread
+
+        first = lock.acquire()
+        second = start()
+        eventually(lambda: lines)
+        first.release()
+        second.join()
+        lease = holders.pop()
+        hand_on, third = LocalWaiter.hand_on, list[threading.Thread]()
+
+        def forks(turn: LocalWaiter) -> bool:
+            if children:
+                return hand_on(turn)
+            children.append(os.fork())
+            if children[0]:
+                third.append(start())
+                eventually(lambda: turn.line and turn.line.successor())
+                assert os.waitpid(children[0], 0)[1] == 0
+            return hand_on(turn)
+
+        monkeypatch.setattr(LocalWaiter, "hand_on", forks)
+        told = ""
+        try:
+            lease.release()
+        except holdfast.LeaseLost as error:
+            told = error.reason
+        finally:
+            if children == [0]:
+                os._exit(told != "forked")
+        monkeypatch.undo()
+        third[0].join()
+        assert look.get(key_of(unique_name)) == holders[0].token
+        holders[0].release()
 
 
 def _works(url: str, name: str) -> None:

@@ -233,6 +233,8 @@ class Lease(LeaseBase):
             session.disown(self)
             if record.turn is not None and record.hand_on(now):
                 return
+            if record.token not in driver.leaving:  # in the child of a fork, whose parent may have handed it on
+                raise LeaseLost(self.name, "forked", record.label)
             ask, outcome = self._release_ask, None
             if ask is not None:
                 if not (ask.confirm if wait is None else wait) and driver.release_later(record, ask):
