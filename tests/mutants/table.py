@@ -1836,7 +1836,7 @@ _API: tuple[Mutant, ...] = tuple(
                 ),
                 ("a note can write to a terminal", "_api/holder.py", "{self.note!r}", "{self.note}"),
                 ("a note of any length is shown", "_api/holder.py", "[:_NOTE_MAX]", ""),
-                ("a change of sides loses the note", "_api/rwlock.py", "note_text=before.says", ""),
+                ("a change of sides loses the note", "_api/options.py", "note_text=record.says", ""),
                 ("a wait on a condition loses the note", "_async/condition.py", "{lock._noted}", ""),
             ),
         ),

@@ -231,6 +231,11 @@ class Options(NamedTuple):
     note_text: str | None = None
 
 
+def options_after(record: Any) -> Options:
+    """Return the options of a lease that goes on from another one, for as long as that would."""
+    return Options(record.ttl_ms, record.renews, note_text=record.says)
+
+
 #: What other libraries call it, and what it is here.
 _ELSEWHERE = {
     "timeout": "ttl=… is for how long it is held without a renewal, acquire(timeout=…) for how long to wait",

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from holdfast._api.acquirable import AcquirableBase
-from holdfast._api.options import Options
+from holdfast._api.options import Options, options_after
 from holdfast._core import rwlock
 from holdfast._core.effects import Protocol
 from holdfast._core.keys import lock_keys
@@ -31,7 +31,7 @@ class _Change(Side):
     """One change from one side to the other, under the options of the lease before; both end when that has to."""
 
     def __init__(self, session: Any, before: LeaseRecord) -> None:
-        super().__init__(session, before.name, Options(before.ttl_ms, before.renews, note_text=before.says))
+        super().__init__(session, before.name, options_after(before))
         self._how = copy(self._how)
         self._how.sync, self._how.bare = before.sync, False
         self._until = before.max_until
