@@ -124,7 +124,6 @@ def _fields(formatter: Formatter, template: str) -> Iterator[str]:
 
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """Return a function from the arguments of a call to the name. What the template names has to be a parameter."""
-    check_template(template)
     # Imported here: a program that names no lock by a template need not wait for these at its start.
     with importing:
         from inspect import signature as signature_of
