@@ -531,7 +531,7 @@ class World:
                         replace(module, each, value)
         replace(loop, "_engines", self._engines)
         replace(
-            sys.modules["holdfast._sync.lifecycle"],
+            sys.modules["holdfast._api.session"],
             "topology_of",
             lambda *_: Topology(EnginesServer(loop.engine(), "server", self.connection)),
         )
