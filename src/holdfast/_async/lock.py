@@ -87,7 +87,9 @@ class Leasable(Acquirable[L], Enterable[L]):
         (`ServerUnreachable`, `ServerError`, `OutcomeUnknown`, …). Whatever it raises, CancelledError included, what
         the server may have granted is given back in the background.
         """
-        lock = self._to_wait(deadlock_check, on_wait, elsewhere)
+        lock = self
+        if deadlock_check is not None or on_wait is not None or elsewhere:
+            lock = self._to_wait(deadlock_check, on_wait, elsewhere)
         # sync: return lock._acquire(sys._getframe(1), None if timeout is None else timeout_of(timeout), "", cancel)
         return Acquiring(lock, None if timeout is None else timeout_of(timeout))
 

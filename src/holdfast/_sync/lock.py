@@ -56,7 +56,9 @@ class Leasable(Acquirable[L], Enterable[L]):
         thread holds it, and the server's errors (`ServerUnreachable`, `ServerError`, `OutcomeUnknown`, …). Whatever it
         raises, KeyboardInterrupt included, what the server may have granted is given back in the background.
         """
-        lock = self._to_wait(deadlock_check, on_wait, elsewhere)
+        lock = self
+        if deadlock_check is not None or on_wait is not None or elsewhere:
+            lock = self._to_wait(deadlock_check, on_wait, elsewhere)
         return lock._acquire(sys._getframe(1), None if timeout is None else timeout_of(timeout), "", cancel)
 
     def _telling(self, on_wait: Callable[[Waiting], object]) -> Self:
