@@ -196,8 +196,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "who has read for itself does not have the engine read messages again",
             LINK,
-            "            elif standing is None and (self._pending or self._subscribes):\n",
-            "            elif standing is None and self._pending:\n",
+            "ask.outcome is None) and (self._pending or self._subscribes):\n",
+            "ask.outcome is None) and self._pending:\n",
         ),
         (
             "the engine does not look whether who reads has just left",

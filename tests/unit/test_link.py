@@ -1050,6 +1050,25 @@ def test_one_that_stands_leaves_in_time(server: Server, peer: Peer, engine: Engi
     assert ask_many(server.link, 1)[0][1] is None
 
 
+def test_the_engine_reads_where_one_that_would_stand_is_not_answered(
+    server: Server, peer: Peer, engine: Engine
+) -> None:
+    with_messages(server, peer, engine)
+    peer.answer = lambda words: None
+    link: Any = server.link
+    watch, armed = link._watch, list[bool]()
+
+    def watched(wanted: bool) -> None:
+        armed.append(wanted)
+        watch(wanted)
+
+    link._watch = watched
+    standing = Standing(KEYS.lock, clock(), silent_bell(), ring)
+    _, failure = link.ask(Ask(ALONE, "t", clock() + 0.05), standing)
+    assert failure.kind == "silent"
+    assert armed[-1], "not only once the engine looks after readers"
+
+
 def test_one_that_stands_beside_a_reader_is_woken(server: Server, peer: Peer, engine: Engine) -> None:
     with_messages(server, peer, engine)
     peer.answer = lambda words: QUEUED

@@ -255,7 +255,7 @@ class Link(Matching):
             del reading[""]
             if self._queue or self._retired:
                 self._engine.call(self.rescue)
-            elif standing is None and (self._pending or self._subscribes):
+            elif (standing is None or ask.outcome is None) and (self._pending or self._subscribes):
                 self._arm(me)
             return self._follow(ask, me, True, standing) if ask.outcome is None or standing is not None else ask.outcome
         except BaseException:
