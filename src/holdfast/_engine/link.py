@@ -336,12 +336,9 @@ class Link(Matching):
         ask.answer = lambda _ask: ring(bell)
         if not is_sent:
             self._queue.append(ask)
-            if self._engine.asleep:
-                self.write()
-                if not (self._led or self._armed or self._is_tls):
-                    self._arm(me)  # the leader has left meanwhile, and found us in the seat
-            else:
-                self._engine.call(self.write)  # which sends what many have asked for in one piece
+            self.write()
+            if not (self._led or self._armed or self._is_tls):
+                self._arm(me)  # the leader has left meanwhile, and found us in the seat
         while ask.outcome is None and not self.forgotten and (left_s := ask.deadline - clock()) > 0:
             if not self._engine.wait(bell, left_s if left_s < patience_s else patience_s):
                 self._engine.call(self.rescue)
