@@ -20,7 +20,7 @@ MOST_LINES = {
     "_async": 2_819,
     "_engine": 3_474,
     "_front": 1_506,
-    "_runtime": 634,
+    "_runtime": 671,
     "_reports": 563,
     "cli": 3_280,
     "_lua": 2_566,

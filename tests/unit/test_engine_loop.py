@@ -334,9 +334,12 @@ def test_where_no_thread_can_be_started_what_the_last_client_leaves_is_done(monk
     assert engine._poller is None, "it keeps no descriptor"
 
 
+@pytest.mark.parametrize("taker", ["the thread itself", "another thread"])
 def test_a_handler_that_raises_leaves_no_act_half_done_where_callers_do_its_work(
-    monkeypatch: pytest.MonkeyPatch,
+    taker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whichever thread the system gives the signal to, the main thread runs the handler."""
+
     class Interruption(BaseException):
         pass
 
@@ -356,7 +359,7 @@ def test_a_handler_that_raises_leaves_no_act_half_done_where_callers_do_its_work
     def send() -> None:
         while inside.wait() and not over:
             inside.clear()
-            signal.pthread_kill(main, signal.SIGUSR1)  # a signal of the process may be taken by another thread
+            signal.pthread_kill(main if taker == "the thread itself" else threading.get_ident(), signal.SIGUSR1)
 
     begun, ended, interrupted, over, inside = list[int](), list[int](), 0, list[int](), threading.Event()
     main = threading.get_ident()

@@ -23,18 +23,19 @@ import os
 import posix
 import select
 import selectors
-import signal
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from holdfast._core.abandon import abandon
 from holdfast._core.snapshot import snapshot
 from holdfast._runtime.clock import clock
 from holdfast._runtime.greenlets import who_patched
+from holdfast._runtime.handlers import without_handlers
 from holdfast._runtime.inherited import ours
 from holdfast._runtime.starting import start_thread
 from holdfast._runtime.teller import report
@@ -222,7 +223,9 @@ class Engine:
                 return False
             self.start()
             alone = self.trouble is not None or sys.is_finalizing()
-            if not (alone and self._stand_in(wait_s)) and bell.acquire(True, wait_s):
+            # What a signal handler raises would leave an act half done.
+            stood_in = alone and without_handlers(partial(self._stand_in, wait_s))
+            if not stood_in and bell.acquire(True, wait_s):
                 return True
         return True
 
@@ -231,8 +234,6 @@ class Engine:
         if sys.is_finalizing():
             self._running.clear()  # whatever ran it does not any more
         me = (threading.get_ident(),)
-        # A signal of this thread waits until the turn is over: what its handler raises would leave an act half done.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             if self._running.setdefault("", me) is not me:
                 return False
@@ -245,7 +246,6 @@ class Engine:
         finally:
             if self._running.get("") is me:
                 del self._running[""]
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def is_mine(self) -> bool:
         """True if the engine's own thread calls this."""
