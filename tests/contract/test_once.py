@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast.errors import AcquireTimeout, AlreadyHeld, ConfigurationError, MakeFailed, OnceConflict
 from testbed.waiting import PATIENCE_S, eventually
-from tests.support.apis import Api, function_for
+from tests.support.apis import Api, function_for, warm
 
 
 def held(locks: Any, name: str) -> int:
@@ -343,6 +343,7 @@ def test_a_job_that_runs_is_forgotten_when_it_has_ended(locks: Any, others: Any,
     job.hold_up()
     first = api.start(locks.once, unique_name, job.function)
     assert job.entered.wait(PATIENCE_S)
+    warm(others)  # which may take longer than 0.1 s to connect
     with pytest.raises(AcquireTimeout):
         others.forget(unique_name, timeout=0.1)
     forgotten = api.start(others.forget, unique_name)
