@@ -300,6 +300,12 @@ _ENGINE: tuple[Mutant, ...] = tuple(
             "wait_s if not (acts or soon) else 0",
         ),
         (
+            "a handler runs amid the work of a thread that stands in",
+            LOOP,
+            "without_handlers(partial(self._stand_in, wait_s))",
+            "self._stand_in(wait_s)",
+        ),
+        (
             "what is submitted while the loop ends is not done",
             LOOP,
             'if self._acts and self._running.setdefault("", me) is me:',
