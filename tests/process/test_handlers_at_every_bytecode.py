@@ -60,9 +60,13 @@ def looking_at(url: str) -> Any:
     return redis.Redis.from_url(url)
 
 
+#: A lock that another client holds all the time.
+HELD = servers.unique("held")
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[embedded.Server]:
-    with servers.start() as one:
+    with servers.start() as one, holdfast.connect(one.url, ttl=600) as other, other.lock(HELD):
         looking_at(one.url).ping()
         yield one
         looking_at(one.url).close()
@@ -76,6 +80,7 @@ class Stage:
         self.client = holdfast.connect(url, ttl=60)
         if connected:
             self.client.lock(servers.unique("first")).acquire().release()
+            assert self.client.lock(HELD).try_acquire() is None
         self.name = servers.unique("handler")
         self.told: list[holdfast.LeaseLost] = []
         self.leases: list[holdfast.Lease] = []
@@ -186,6 +191,12 @@ def uses_other_locks(stage: Stage) -> None:
         raise AssertionError("it was cancelled before")
 
 
+def asks_for_what_others_hold(stage: Stage) -> None:
+    """Through the engine, which knows by now that the lock is contended."""
+    with contextlib.suppress(holdfast.ClientClosed):
+        assert stage.client.lock(HELD).try_acquire() is None
+
+
 def releases_what_is_held(stage: Stage) -> None:
     """Release all leases, as services do on SIGTERM."""
     for lease in tuple(stage.leases):
@@ -200,7 +211,8 @@ def closes_the_client(stage: Stage) -> None:
 
 
 HANDLERS: dict[str, Callable[[Stage], None]] = {
-    each.__name__: each for each in (uses_other_locks, releases_what_is_held, closes_the_client)
+    each.__name__: each
+    for each in (uses_other_locks, asks_for_what_others_hold, releases_what_is_held, closes_the_client)
 }
 #: What an interrupted action may raise: a handler that closes or releases is not undone.
 EXPECTED = (holdfast.ClientClosed, holdfast.LeaseReleased, holdfast.LeaseLost, AssertionError)

@@ -778,6 +778,19 @@ def test_a_seat_that_is_never_left_is_passed_by(server: Server, peer: Peer) -> N
         link._seat.clear()
 
 
+def test_a_handler_above_a_thread_that_reads_goes_another_way_though_another_thread_writes(
+    server: Server, peer: Peer
+) -> None:
+    link = connected(server)
+    link._seat[""], link._reading[""] = (0,), (threading.get_ident(),)
+    try:
+        assert link.ask(Ask(ALONE, "t", clock() + 1.0)) is None
+        eventually(lambda: server.link is not link, "new requests go by another connection")
+    finally:
+        link._seat.clear()
+        link._reading.clear()
+
+
 def test_a_seat_that_is_not_left_while_the_process_is_held_up_is_waited_for(server: Server, peer: Peer) -> None:
     """As by SIGSTOP, or a machine that is busy: the engine looks late, and that thread had no time either."""
     link = connected(server)

@@ -214,10 +214,9 @@ class Link(Matching):
 
     # -- requests of callers ----------------------------------------------------------------------
 
-    def _is_below(self) -> bool:
+    def is_below(self) -> bool:
         """True if the calling thread writes or reads here, below the signal handler that calls this: others go on."""
-        holder = self._seat.get("") or self._reading.get("")
-        if holder is None or holder[0] != get_ident():
+        if (get_ident(),) not in (self._seat.get(""), self._reading.get("")):
             return False
         self._torn(self.retire)
         return True
@@ -228,7 +227,7 @@ class Link(Matching):
         Where no other reply is waited for, read what comes until its own has; or its message, where it is `standing`.
         """
         reading = self._reading
-        if not self.is_open or ((self._seat or reading) and self._is_below()):
+        if not self.is_open or ((self._seat or reading) and self.is_below()):
             return None
         me = (get_ident(),)
         try:
@@ -380,7 +379,7 @@ class Link(Matching):
 
     def put(self, later: Ask) -> bool:
         """Send it, and wait for nothing; False where nothing can be sent from here."""
-        if not self.is_open or ((self._seat or self._reading) and self._is_below()):
+        if not self.is_open or ((self._seat or self._reading) and self.is_below()):
             return False
         later.may_lie = not self._subscribes
         self._queue.append(later)

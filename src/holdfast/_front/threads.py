@@ -109,6 +109,8 @@ class ThreadsFront(Front):
         """Have the engine run it, and wait for its end. `cancel` ends it with `Cancelled`."""
         try:
             self.me()  # which looks whether we are who we were
+            if (link := self._only and self._only.link) is not None:
+                link.is_below()  # then the engine sends by another one
             if cancel is not None and cancel.is_set():
                 raise Cancelled
         except BaseException:
