@@ -586,6 +586,19 @@ def test_a_loop_that_was_blocked_finds_its_lease_lost(valkey_server: embedded.Se
     asyncio.run(main())
 
 
+async def _has_introduced_itself(locks: Any) -> None:
+    """The client has said who it is, and nothing is under way: the engine has heard all that it was told before."""
+    driver = locks._session.driver
+    (server,) = driver.topology.nodes()
+    while True:
+        heard = asyncio.Event()
+        driver.engine.call(asyncio.get_running_loop().call_soon_threadsafe, heard.set)
+        await heard.wait()
+        if not (server.link.owes or len(driver.client.tasks)):
+            return
+        await asyncio.sleep(0.01)
+
+
 def test_a_loop_does_not_wake_for_replies_to_the_engine(
     valkey_server: embedded.Server, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -603,10 +616,7 @@ def test_a_loop_does_not_wake_for_replies_to_the_engine(
         connect = holdfast.asyncio.connect
         async with connect(valkey_server.url) as holder, connect(valkey_server.url) as locks:
             await (await locks.lock(f"{unique_name}-beside").acquire()).release()  # connects
-            driver = locks._session.driver
-            (server,) = driver.topology.nodes()
-            while server.link.owes or len(driver.client.tasks):
-                await asyncio.sleep(0.01)  # it says who it is
+            await _has_introduced_itself(locks)
             async with holder.lock(unique_name):
                 woken = 0
                 waiting = asyncio.create_task(locks.lock(unique_name).acquire())
@@ -623,9 +633,7 @@ def test_a_request_alone_leaves_before_the_loop_turns(valkey_server: embedded.Se
     async def main() -> None:
         async with holdfast.asyncio.connect(valkey_server.url) as locks:
             await (await locks.lock(unique_name).acquire()).release()  # connects
-            (server,) = locks._session.driver.topology.nodes()
-            while server.link.owes or len(locks._session.driver.client.tasks):
-                await asyncio.sleep(0.01)  # it says who it is
+            await _has_introduced_itself(locks)
             names = [f"{unique_name}:{number}" for number in range(3)]
             acquires = [asyncio.ensure_future(locks.lock(name).acquire()) for name in names]
             await asyncio.sleep(0)  # each has begun
