@@ -218,7 +218,9 @@ class Storm:
         return self.rng.choice(self.names)
 
     def pause_s(self) -> float:
-        return self.rng.random() * 0.004
+        """For longer where hardly anyone comes in: on a busy machine, nearly all would give up."""
+        entered, gave_up = sum(self.entered.copy().values()), sum(self.gave_up.copy().values())
+        return self.rng.random() * (0.004 if 8 * entered > gave_up else 0.1)
 
     @contextlib.contextmanager
     def room(self, who: str, lease: Any) -> Iterator[None]:
