@@ -11,9 +11,9 @@ comes too late. An exception that another thread sets (`PyThreadState_SetAsyncEx
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
+from sys import modules
 from types import FrameType, TracebackType
 
 from holdfast._runtime.greenlets import who_patched
@@ -54,7 +54,9 @@ class interrupt_on_lost:
 
     def __enter__(self) -> None:
         where = who_patched() or (threading.current_thread() is not threading.main_thread() and "another thread")
-        where = where or (asyncio._get_running_loop() is not None and "an event loop")
+        where = where or (
+            "asyncio" in modules and modules["asyncio"]._get_running_loop() is not None and "an event loop"
+        )
         if where:
             raise ConfigurationError("interrupt_on_lost", where, "the main thread; elsewhere use lease.on_lost(…)")
         handler = signal.getsignal(SIGNAL)

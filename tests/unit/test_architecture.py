@@ -122,7 +122,7 @@ PACKAGE: dict[str, Room] = {
     "prometheus": Room(_PUBLIC | {"_api.labels"}, frozenset({"prometheus_client"})),
     "opentelemetry": Room(_PUBLIC | {"_api.labels"}, frozenset({"opentelemetry"})),
     "fencing": Room(_FACTS | {"_api.options"}),
-    "interrupting": Room(_FACTS | {"_sync.lease", "_runtime.greenlets"}),
+    "interrupting": Room(_FACTS | {"_sync.lease", "_runtime.greenlets"}, stdlib_without=frozenset({"asyncio"})),
     "testing": Room(_PUBLIC | {"_core", "_api"}, frozenset({"pytest", "redis"})),
     "compat": Room(_PUBLIC | {"_async", "_sync"}, frozenset({"redis", "django_redis", "django"})),
     "web": Room(_PUBLIC | {"_api.changes"}, frozenset({"starlette"})),
@@ -202,11 +202,19 @@ def test_arrows_between_rooms(module: str, path: Path, is_package: bool) -> None
     assert not violations(path.read_text(encoding="utf-8"), module, is_package=is_package)
 
 
+def needing(library: str) -> set[str]:
+    wanted = re.compile(rf"^ *(import|from) {library}\b", re.M)
+    return {module for module, path, _ in IN_PACKAGE if wanted.search(path.read_text("utf-8"))}
+
+
 def test_trio_is_needed_under_trio_alone() -> None:
-    needed = {
-        module for module, path, _ in IN_PACKAGE if re.search(r"^ *(import|from) trio\b", path.read_text("utf-8"), re.M)
+    assert needing("trio") == {"holdfast.trio", "holdfast._front.trio_loop"}
+
+
+def test_the_engine_connects_for_clients_of_asyncio_but_runs_without_it() -> None:
+    assert {module for module in needing("asyncio") if module.startswith("holdfast._engine.")} == {
+        "holdfast._engine.twins"
     }
-    assert needed == {"holdfast.trio", "holdfast._front.trio_loop"}
 
 
 @pytest.mark.parametrize("name", sorted(ROOMS))
