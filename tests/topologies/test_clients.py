@@ -52,6 +52,47 @@ def test_threads_take_turns(library: str, valkey_server: embedded.Server, unique
         client.close()
 
 
+def with_connections(library: str, kind: type[Any], **settings: Any) -> Any:
+    module = importlib.import_module(library)
+    pool = module.ConnectionPool(connection_class=kind, **settings)
+    return getattr(module, LIBRARIES[library])(connection_pool=pool)
+
+
+def test_a_class_of_the_users_own_connects_by_itself(
+    library: str, private_server: Callable[..., embedded.Server], unique_name: str
+) -> None:
+    module, server, made = importlib.import_module(library), private_server(password="secret"), []
+
+    class Own(module.Connection):  # type: ignore[misc, name-defined]
+        def connect(self) -> None:
+            self.host, self.port = server.host, server.port
+            super().connect()
+            made.append(self)
+
+    class Provider(module.CredentialProvider):  # type: ignore[misc, name-defined]
+        def get_credentials(self) -> tuple[str, str]:
+            return "default", "secret"
+
+    settings: dict[str, Any] = {"host": "nowhere.invalid", "credential_provider": Provider()}
+    client = with_connections(library, Own, **settings)
+    with holdfast.Client(client) as locks, locks.lock(unique_name) as lease:
+        lease.ensure_held()
+    assert len(made) == 1
+
+
+def test_a_class_that_leaves_no_socket_behind_is_refused_by_name(library: str, unique_name: str) -> None:
+    class Own(importlib.import_module(library).Connection):  # type: ignore[misc]
+        def connect(self) -> None:
+            """As one that speaks by other means."""
+
+    client = with_connections(library, Own)
+    with (
+        holdfast.Client(client) as locks,
+        pytest.raises(holdfast.ConfigurationError, match=r"socket: Own has none after connect\(\)"),
+    ):
+        locks.lock(unique_name).acquire(timeout=PATIENCE_S)
+
+
 def test_what_keeps_it_from_connecting_is_said_in_one_way(
     library: str, private_server: Callable[..., embedded.Server], unique_name: str
 ) -> None:
