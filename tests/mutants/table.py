@@ -500,6 +500,24 @@ _AGENT: tuple[Mutant, ...] = (
     ),
     Mutant("a client that is closed tells no holder", CLOSING, '                record.lose("closed")\n', ""),
     Mutant(
+        "what is held is released before its holders have done what they do then",
+        CLOSING,
+        "            await self._until(lambda: all(map(self.has_told, records)), TOLD_S)\n",
+        "",
+    ),
+    Mutant(
+        "who stands in the queue is not told that its client is closed",
+        CLOSING,
+        "            self.standing.wake_all()\n",
+        "",
+    ),
+    Mutant(
+        "what callers release by themselves is not waited for at the end",
+        CLOSING,
+        "            self.repeat_unconfirmed()  # what callers have sent is known by now\n",
+        "",
+    ),
+    Mutant(
         "a client says that it has settled while it gives back",
         CLOSING,
         "while left := len(self.tasks) + len(records) - 1:",
