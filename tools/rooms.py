@@ -24,10 +24,10 @@ TOP = "top"
 #: files that others use, too, are not counted.
 FEATURES = {
     "list, top, watch, web": "overview looking changes list top watch table web",
-    "tenures, kept leases": "tenure in_turn lease_cache",
+    "tenures, kept leases": "tenure lease_cache",
     "observers, log, metrics": "observing reporter log prometheus opentelemetry",
     "requests that travel together, releases that are not waited for": (
-        "batch renew_many renewals unconfirmed acquire_each release_each"
+        "renew_many renewals unconfirmed acquire_each release_each"
     ),
     "deadlocks": "deadlocks detecting noting",
     "break, ask, on_wait": "breaking tell wanted",

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import redis
 
-from holdfast._core import batch, overview
+from holdfast._core import overview
+from holdfast._core.agent import renewals
 from holdfast._lua import SCRIPTS
 from testbed import servers
 from testbed.piles import LISTED, PILES, listening
@@ -142,5 +143,5 @@ def test_every_script_is_among_those_calls() -> None:
 
 
 def test_clients_ask_for_no_more_than_those_calls() -> None:
-    assert max(len(pile.keys) for pile in PILES.values() if pile.script == "renew_many") == batch._KEYS_MAX
+    assert max(len(pile.keys) for pile in PILES.values() if pile.script == "renew_many") == renewals._KEYS_MAX
     assert (LISTED[0][0], LISTED[1][0] * LISTED[1][1]) == (overview.NAMES_MAX, overview.NAMED_MAX)

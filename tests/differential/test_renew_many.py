@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from holdfast._core.batch import batches
+from holdfast._core.agent.renewals import batches
 from holdfast._core.effects import Call
 from holdfast._lua import SCRIPTS
 from holdfast.embedded import Server as RealServer

@@ -45,7 +45,7 @@ KEPT, KEEPING = "mutex kept", "_core/lease_cache.py"
 #: The lock, where leases are taken away.
 BROKEN, NOTICES, BREAKING, TELLS = "mutex broken", "_core/holder_notices.py", "_core/breaking.py", "_lua/tell.lua"
 FAST_PATH, RETRY, EXCLUSIVE = "_core/fast_path.py", "_core/retry.py", "_core/exclusive.py"
-RENEW_MANY, BATCH = "_lua/renew_many.lua", "_core/batch.py"
+RENEW_MANY, BATCH = "_lua/renew_many.lua", "_core/agent/renewals.py"
 ACQUIRE_EACH, RELEASE_EACH = "_lua/acquire_each.lua", "_lua/release_each.lua"
 WAITING, HOLD, VALIDITY = "_core/waiting.py", "_core/record.py", "_core/validity.py"
 SCHEDULE, STANDING = "_core/schedule.py", "_core/standing.py"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast._core.batch import Batch, batches
+from holdfast._core.agent.renewals import Batch, batches
 from holdfast._core.effects import Call
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import slot_of

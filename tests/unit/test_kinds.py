@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from holdfast._api.overview import Kind as Listed
-from holdfast._core.abandon import abandon
+from holdfast._core.agent.runner import abandon
 from holdfast._core.condition import ConditionAcquisition
 from holdfast._core.effects import Call, Effect, Listen, Spawn
 from holdfast._core.failure import RequestFailed

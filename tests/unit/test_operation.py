@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast._core.abandon import Abandoned
-from holdfast._core.agent.runner import SUSPENDED, Runner, Task
+from holdfast._core.agent.runner import SUSPENDED, Abandoned, Runner, Task
 from holdfast._core.effects import Protocol, Sleep
 from holdfast._engine.operation import Operation
 

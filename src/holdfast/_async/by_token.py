@@ -19,7 +19,7 @@ from holdfast._api.options import Duration, check_name, options_of, ttl_ms_of
 from holdfast._async.client import Client
 from holdfast._async.lease import Lease
 from holdfast._async.lock import Lock
-from holdfast._core.in_turn import in_turn
+from holdfast._core.effects import in_turn
 from holdfast._core.record import LeaseRecord
 from holdfast._core.settings import DEFAULT
 from holdfast._runtime.clock import clock

@@ -71,6 +71,14 @@ def rest_of(protocol: Protocol[R], effect: Effect[Any]) -> Generator[Effect[Any]
         return end.value  # type: ignore[no-any-return]
 
 
+async def in_turn(first: Protocol[Any], second: Protocol[Any]) -> None:
+    """Run two protocols, the second one when the first has ended in whatever way."""
+    try:
+        await first
+    finally:
+        await second
+
+
 class Call(Effect[Reply]):
     """Run a shipped script: `script` is its file's stem, `keys` (a tuple) share a slot, `args` are str, int or bytes.
 

@@ -31,7 +31,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
-from holdfast._core.abandon import abandon
+from holdfast._core.agent.runner import abandon
 from holdfast._core.snapshot import snapshot
 from holdfast._runtime.clock import clock
 from holdfast._runtime.greenlets import who_patched

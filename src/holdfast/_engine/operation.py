@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from holdfast._core.abandon import Abandoned
-from holdfast._core.agent.runner import Runner, Task
+from holdfast._core.agent.runner import Abandoned, Runner, Task
 from holdfast._core.effects import Protocol
 
 

@@ -1,7 +1,7 @@
 """Drives protocols, each suspended at one effect at a time.
 
-Laws: a protocol is always driven to its end; what is thrown into it is thrown at the effect that it interrupted; an
-answer whose asker has gone on is dropped; all of it happens in one thread.
+Laws: a protocol is driven to its end, or told that it is not; what is thrown into it is thrown at the effect that it
+interrupted; an answer whose asker has gone on is dropped; all of it happens in one thread.
 
 Theory: an effect has a number (`ticket`), and whatever would end the wait for it carries that number. So answers,
 timers and interruptions race without being cancelled: the first one ends the wait, and the others find another number.
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast._core.abandon import abandon
 from holdfast._core.effects import AwaitTurn, AwaitWake, Effect, Listen, Protocol, Sleep, Spawn, driver
 from holdfast._core.failure import RequestFailed
 
@@ -22,12 +21,39 @@ SUSPENDED = object()
 OnEnd = Callable[[Any, BaseException | None], None]
 #: What callers may wait for as long as it takes: none of it begins when the client is closed.
 WAITS = frozenset({Listen, AwaitWake, AwaitTurn, Sleep})
+#: A protocol that is abandoned and wants to wait again is told again, this often at most.
+_TOLD_MAX = 20
 
 
 def closed(failure: RequestFailed | None = None) -> RequestFailed:
     """The end of what waits for a client that is closed; after `failure`, which is not tried again."""
     node, maybe = ("", False) if failure is None else (failure.node, failure.maybe_executed)
     return RequestFailed("closed", "the client is closed", node, maybe_executed=maybe, transient=False)
+
+
+class Abandoned(BaseException):
+    """Thrown into a protocol whose caller has left, or that is not driven any further: it cleans up, and ends."""
+
+
+def abandon(protocol: Protocol[Any]) -> None:
+    """End a protocol that will not be driven any more: what it does then is done as far as that takes no time.
+
+    Never raises. Nothing that it spawns begins. It is not told by `GeneratorExit`, as by `coroutine.close()`: that must
+    not be answered with an effect, and a protocol that spawns a give-back on its way out does so.
+    """
+    if getattr(protocol, "cr_frame", None) is None or getattr(protocol, "cr_running", False):
+        return  # it has ended; or a thread of the parent ran it when the process was forked
+    if getattr(protocol, "cr_suspended", True) is False:
+        protocol.close()  # it has not begun
+        return
+    for _ in range(_TOLD_MAX):
+        try:
+            effect = protocol.throw(Abandoned())
+            while isinstance(effect, Spawn):
+                effect.protocol.close()
+                effect = protocol.send(None)
+        except BaseException:
+            return
 
 
 class Task:
