@@ -14,13 +14,13 @@ from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from holdfast._core.describe import Witness
 from holdfast._core.detecting import Check, Detector, Found
 from holdfast._core.effects import Spawn
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, lock_keys
 from holdfast._core.kinds import SEMAPHORE
 from holdfast._core.mutex import LockAcquisition
-from holdfast._core.noting import Witness
 from holdfast._core.record import LeaseRecord
 from holdfast._core.rwlock import RWAcquisition
 from holdfast._core.semaphore import SemaphoreAcquisition

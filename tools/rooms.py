@@ -29,7 +29,7 @@ FEATURES = {
     "requests that travel together, releases that are not waited for": (
         "renew_many renewals unconfirmed acquire_each release_each"
     ),
-    "deadlocks": "deadlocks detecting noting",
+    "deadlocks": "deadlocks detecting",
     "break, ask, on_wait": "breaking tell wanted",
     "drop-ins": "compat",
     "once, handing over": "once outcome handles by_token",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import cli
-from holdfast._core.noting import note_parts
+from holdfast._core.describe import note_parts
 from holdfast.web import view
 from holdfast.web.rates import Rate
 from tests.contract.test_list import all_of

@@ -11,10 +11,10 @@ import pytest
 from holdfast import embedded
 from holdfast._api.client_info import lease_note_key
 from holdfast._core import tokens
+from holdfast._core.describe import note_key
 from holdfast._core.effects import Wake
 from holdfast._core.keys import inbox_prefix, lock_keys
 from holdfast._core.kinds import CONDITION, KIND_OF_SCRIPT, KINDS, RWLOCK, SEMAPHORE
-from holdfast._core.noting import note_key
 from holdfast._core.replies import wake_of
 from holdfast._lua import SCRIPTS
 from testbed.servers import unique

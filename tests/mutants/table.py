@@ -1594,7 +1594,7 @@ BREAKS: tuple[Mutant, ...] = tuple(
     )
 )
 
-DEADLOCKS, DETECTING, NOTING = "_core/deadlocks.py", "_core/detecting.py", "_core/noting.py"
+DEADLOCKS, DETECTING, NOTING = "_core/deadlocks.py", "_core/detecting.py", "_core/describe.py"
 
 #: What is wrong in who is told of a deadlock.
 CIRCLES: tuple[Mutant, ...] = tuple(

@@ -127,7 +127,7 @@ PACKAGE: dict[str, Room] = {
     "compat": Room(_PUBLIC | {"_async", "_sync"}, frozenset({"redis", "django_redis", "django"})),
     "web": Room(_PUBLIC | {"_api.changes"}, frozenset({"starlette"})),
     "cli": Room(
-        _PUBLIC | {"web", "_core.probing", "_core.rights", "_runtime.clock", "_runtime.waits"},
+        _PUBLIC | {"web", "_core.overview", "_core.rights", "_runtime.clock", "_runtime.waits"},
         frozenset({"starlette", "uvicorn"}),
     ),
     "__main__": Room(frozenset({"cli"})),

@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 
 from holdfast._core.deadlocks import Edges, Step, stuck
+from holdfast._core.describe import Witness
 from holdfast._core.detecting import Check, Detector, Found
 from holdfast._core.effects import AwaitWake, Call, Command, Effect, Spawn, Wake
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockAcquisition
-from holdfast._core.noting import Witness
 from holdfast._core.overview import Entry
 from holdfast._core.settings import DEFAULT
 from tests.support.steps import drive

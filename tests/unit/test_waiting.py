@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast._core.describe import Witness, note_parts
 from holdfast._core.effects import (
     AwaitWake,
     Call,
@@ -23,7 +24,6 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.multilock import MultiAcquisition
 from holdfast._core.mutex import LockAcquisition
-from holdfast._core.noting import Witness, note_parts
 from holdfast._core.replicas import Sync
 from holdfast._core.replies import FULL
 from holdfast._core.rwlock import RWAcquisition, downgrade

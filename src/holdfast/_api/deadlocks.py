@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from holdfast._api.client_info import client_id_of
 from holdfast._api.holder import holder_of
 from holdfast._core.deadlocks import Step, party_of
+from holdfast._core.describe import note_parts
 from holdfast._core.detecting import Found
-from holdfast._core.noting import note_parts
 from holdfast.errors import DeadlockDetected, quoted, shown
 
 

@@ -19,12 +19,11 @@ from holdfast._api.client_info import CLIENT_INFO_MS, introduction
 from holdfast._api.endpoints import Api, Members, settings_for, topology_of
 from holdfast._api.options import Options
 from holdfast._core.by_turns import ByTurns
-from holdfast._core.describe import introduce
+from holdfast._core.describe import Witness, introduce
 from holdfast._core.exclusive import Exclusive, OneServer, OverQuorum
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import client_key, inbox_prefix, lock_keys
 from holdfast._core.kinds import LEASED
-from holdfast._core.noting import Witness
 from holdfast._core.plain import Scripts
 from holdfast._core.replicas import Replicas
 from holdfast._core.settings import Settings

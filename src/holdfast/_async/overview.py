@@ -17,8 +17,7 @@ from holdfast._async.lifecycle import Session
 from holdfast._core.describe import look_up
 from holdfast._core.keys import lock_keys
 from holdfast._core.kinds import LEASED
-from holdfast._core.overview import Walk
-from holdfast._core.signals import look_at_signals
+from holdfast._core.overview import Walk, look_at_signals
 from holdfast._core.waiting import Seen
 from holdfast._runtime.clock import clock
 from holdfast.errors import HoldfastError, shown

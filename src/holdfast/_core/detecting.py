@@ -17,13 +17,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from holdfast._core.deadlocks import Edges, Party, Step, circle_of, circles, common, party_of, stuck
-from holdfast._core.describe import look_up
+from holdfast._core.describe import Witness, look_up, note_key, note_parts
 from holdfast._core.effects import AwaitWake, Call, Command, Reply, Sleep, Spawn, Wake, driver
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, client_key, inbox_prefix, lock_keys
 from holdfast._core.kinds import LEASED, LISTED_AS
 from holdfast._core.mutex import LockAcquisition
-from holdfast._core.noting import Witness, note_key, note_parts
 from holdfast._core.overview import Entry, Walk, look_at, waited_s
 from holdfast._core.replies import text_of
 from holdfast._core.settings import Settings

@@ -1,4 +1,4 @@
-"""Which locks there are: a walk over the keys of a namespace, a little at a time.
+"""Looks at a server, for people: which locks there are, and what else lies under a name.
 
 Laws: nothing is changed; no command holds up the server, however many keys it has (SCAN, and a script that looks at
 few names); a name is given once for each kind.
@@ -14,11 +14,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from holdfast._core.effects import Call, Command, Reply
+from holdfast._core.condition import condition_key
+from holdfast._core.effects import Call, Command, Listen, Reply
+from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys, lock_keys, name_within
-from holdfast._core.kinds import ALONE, LEASED, LISTED
+from holdfast._core.kinds import ALONE, BARRIER, CONDITION, KINDS, LEASED, LISTED
 from holdfast._core.replies import SCANNED, text_of
 from holdfast._core.settings import Settings
 from holdfast._core.tokens import seen_fence
@@ -37,6 +39,8 @@ _SPECIAL = re.compile(r"[\\*?\[\]]")
 _QUOTED = r"\\\g<0>"
 #: A score as we write it: a moment, far from where floats are exact no more.
 _WHOLE = re.compile(rb"\d{1,17}")
+#: Of a gate: what is missing, and what was declared, before the count of openings; and a number of a barrier.
+_STATE, _NUMBER = re.compile(rb"(\d{1,15}) (\d{1,15}) \d{1,17} \d{1,17}"), re.compile(rb"\d{1,15}")
 
 
 class Entry(NamedTuple):
@@ -178,3 +182,68 @@ def _whole(score: bytes | int) -> int | None:
 def _pairs(flat: Sequence[bytes | int]) -> Iterator[tuple[str, bytes | int]]:
     for at in range(0, len(flat), 2):
         yield text_of(flat[at]), flat[at + 1]
+
+
+async def look_at_signals(namespace: str | None, name: str, request_timeout_s: float) -> dict[str, dict[str, Any]]:
+    """Return what is under a name beside locks, by its kind: latches, events, barriers, conditions, what was done once.
+
+    What this user may not see is left out. Raises `RequestFailed`.
+    """
+
+    async def ask(*args: str | int) -> Reply:
+        try:
+            return await once_more(Command(args, request_timeout_s, key=str(args[1])))
+        except RequestFailed as failure:
+            if failure.kind in ("NOPERM", "WRONGTYPE"):
+                return None
+            raise
+
+    keys = lock_keys(namespace, name)
+    found: dict[str, dict[str, Any]] = {}
+    for kind in (each for each in KINDS if each.says):
+        its = keys.of(kind)
+        state = _STATE.fullmatch(await ask("GETRANGE", its.lock, 0, 63) or b"")
+        waiters = await ask("ZCARD", its.queue) or 0
+        if state is not None or waiters:
+            missing, declared = (int(state[1]), int(state[2])) if state is not None else (None, None)
+            facts = {"count": declared, "missing": missing, "set": missing == 0}
+            found[kind.name] = {**{fact: facts[fact] for fact in kind.says}, "waiters": waiters}
+    barrier = keys.of(BARRIER)
+    state = await ask("HMGET", barrier.lock, "generation", "parties", "broken")
+    numbers = [int(each) if each is not None and _NUMBER.fullmatch(each) else 0 for each in state or (None,) * 3]
+    if numbers[1]:
+        waiting = await ask("ZCARD", f"{barrier.base}:arrived") or 0
+        facts = {"parties": numbers[1], "waiting": waiting, "generation": numbers[0], "broken": bool(numbers[2])}
+        found[BARRIER.name] = facts
+    waiters = await ask("ZCARD", condition_key(keys, "default")) or 0
+    if waiters:
+        found[CONDITION.name] = {"waiters": waiters}
+    own = name if name.startswith("once:") else f"once:{name}"
+    if await ask("EXISTS", f"{lock_keys(namespace, own).base}:done"):
+        found["once"] = {"done": True}
+    return found
+
+
+# ---- what `holdfast doctor` asks that is not about a lock ----
+
+
+async def say(words: tuple[str, ...], node: int | None, request_timeout_s: float) -> Reply:
+    """Send a plain command to that server of several, or any; returns the reply with its bytes as text."""
+    return _text(await Command(words, request_timeout_s, node=node))
+
+
+def _text(reply: Reply) -> Reply:
+    if isinstance(reply, bytes):
+        return reply.decode(errors="replace")
+    if isinstance(reply, list):
+        return [_text(each) for each in reply]
+    return {_text(key): _text(value) for key, value in reply.items()} if isinstance(reply, dict) else reply
+
+
+async def hears(key: str, request_timeout_s: float) -> tuple[bool | None, bool]:
+    """Find out whether a script can tell us something there (None: no answer), and whether asking has hung up."""
+    try:
+        # Twice at most: the first time may have found out that no message can come.
+        return not await once_more(Listen(f"{key} hears", key, request_timeout_s)), False
+    except RequestFailed as failure:
+        return None, failure.kind == "broken"

@@ -147,7 +147,7 @@ class Acquisition:
 
     `stray` is as in `Grant`, for the turn's own `release`. `renews`: what is granted is renewed by itself, so that it
     may begin with less than its ttl. `short_ms`: what it has begun with, until it is renewed; else 0. `check`: what
-    looks for deadlocks while it waits (`detecting.py`), or helps those that do (`noting.py`); None: nothing does.
+    looks for deadlocks while it waits (`detecting.py`), or helps those that do (`describe.py`); None: nothing does.
     `tells`: a function of the caller's, called while it waits; what that raises ends the wait as a cancellation does.
     """
 

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 import holdfast
-from holdfast._core.probing import hears, say
+from holdfast._core.overview import hears, say
 from holdfast.cli.services import Service, recognize
 
 #: How long a server has for each answer, s.
