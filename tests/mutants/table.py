@@ -1398,7 +1398,7 @@ LINES: tuple[Mutant, ...] = tuple(
         ("an undisturbed tenure needs no inbox", TENURE, " or not self.hears(key)", ""),
         (
             "a tenure forgets what was told early",
-            "_core/early.py",
+            "_core/schedule.py",
             "        if self.take(token, Wake.YIELD) is not None:\n",
             "        if False:\n",
         ),
@@ -1530,7 +1530,7 @@ KEEPS: tuple[Mutant, ...] = tuple(
         ("keepers are not told", WANTED, "if not count or count > 0", "if count and count > 0"),
         (
             "an early word is forgotten",
-            "_core/early.py",
+            "_core/schedule.py",
             "if self.take(token, Wake.YIELD) is not None:",
             "if False:",
         ),
@@ -1567,7 +1567,7 @@ BREAKS: tuple[Mutant, ...] = tuple(
         ),
         (
             "an early break is not cleared",
-            "_core/early.py",
+            "_core/schedule.py",
             ".pop(kind, None)",
             ".get(kind)",
         ),
@@ -1579,7 +1579,7 @@ BREAKS: tuple[Mutant, ...] = tuple(
         ),
         (
             "early messages are never forgotten",
-            "_core/early.py",
+            "_core/schedule.py",
             "while len(self) > EARLY_MAX:",
             "while False:",
         ),

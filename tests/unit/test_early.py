@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast._core.early import EARLY_MAX, Early
 from holdfast._core.effects import Command, Protocol, Wake
 from holdfast._core.holder_notices import HolderNotices
 from holdfast._core.keys import lock_keys
 from holdfast._core.record import LeaseRecord
-from holdfast._core.schedule import Schedule
+from holdfast._core.schedule import EARLY_MAX, Early, Schedule
 from holdfast._core.settings import DEFAULT
 from tests.support.steps import drive
 

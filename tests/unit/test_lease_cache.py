@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from holdfast._core.early import Early
 from holdfast._core.effects import Call, Effect, Protocol
 from holdfast._core.exclusive import KeptLease, OneServer
 from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import lock_keys
 from holdfast._core.lease_cache import CachedLease, LeaseCache
 from holdfast._core.record import LeaseRecord
+from holdfast._core.schedule import Early
 from holdfast._core.settings import DEFAULT
 from holdfast._core.tenure import Lines, LocalWaiter
 from holdfast._core.waiting import Grant

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast._core.effects import Protocol
-from holdfast._core.record import LeaseRecord, LeaseState
-from holdfast._core.report import Report
+from holdfast._core.record import LeaseRecord, LeaseState, Report
 from holdfast._core.schedule import Schedule
 from holdfast._core.settings import DEFAULT
 from holdfast._core.validity import DRIFT, MARGIN_S, deadline

@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast._core.early import EARLY_MAX, Early
 from holdfast._core.effects import AwaitTurn, Call, Effect, Spawn, Wake
 from holdfast._core.exclusive import LocalLease, OneServer
 from holdfast._core.keys import lock_keys
 from holdfast._core.mutex import LockAcquisition
-from holdfast._core.record import RENEWAL, LeaseRecord
-from holdfast._core.report import Report
-from holdfast._core.schedule import Schedule
+from holdfast._core.record import RENEWAL, LeaseRecord, Report
+from holdfast._core.schedule import EARLY_MAX, Early, Schedule
 from holdfast._core.settings import DEFAULT
 from holdfast._core.tenure import (
     ALONE_MS,

@@ -20,8 +20,7 @@ from holdfast._core.describe import annotate
 from holdfast._core.effects import Protocol
 from holdfast._core.lease_cache import CachedLease
 from holdfast._core.plain import PLAIN
-from holdfast._core.record import LeaseRecord
-from holdfast._core.report import Report
+from holdfast._core.record import LeaseRecord, Report
 from holdfast._core.standing import Standing
 from holdfast._core.tenure import SOON_S, LocalWaiter, Note, Tenure, as_owner, is_alone, left, wait_in_line
 from holdfast._core.tokens import MARK, NOTED, client_of, has_note, is_kept

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from holdfast._core.early import Early
 from holdfast._core.effects import Listen, Protocol, driver
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord
+from holdfast._core.schedule import Early
 from holdfast._core.settings import Settings
 from holdfast._core.tenure import Tenure
 from holdfast._core.waiting import request_timeout_for

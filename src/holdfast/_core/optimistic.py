@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from holdfast._core.effects import Call, Command, Reply, Sleep, driver
 from holdfast._core.failure import RequestFailed, refusal
-from holdfast._core.forms import Fits
+from holdfast._core.kinds import Fits
 from holdfast._core.replies import DONE, MAYBE, MAYBE_DONE, QUEUED, executed
 from holdfast._core.settings import DEFAULT, Settings
 from holdfast._core.waiting import once_more

@@ -21,7 +21,6 @@ from holdfast._core.failure import RequestFailed
 from holdfast._core.keys import LockKeys
 from holdfast._core.replicas import NotAcked
 from holdfast._core.replies import NOTE
-from holdfast._core.report import SILENT, Report
 from holdfast._core.validity import deadline as deadline_of
 from holdfast.errors import shown
 
@@ -76,6 +75,45 @@ _RELEASED = LeaseState.RELEASED
 
 #: Make the protocols that extend a lease, and that release it.
 Asks: TypeAlias = "tuple[Callable[..., Protocol[int]], Callable[[], Protocol[bool]]]"
+
+
+class Report:
+    """Who is told what becomes of a lease, for log and metrics, never for decisions: here no one.
+
+    Telling never waits, never raises, and takes no lock: it may happen in a signal handler, or while the finder of a
+    loss holds locks. `detailed`: it also wants to know of what is no loss. `record`: a `LeaseRecord`.
+    """
+
+    __slots__ = ()
+
+    detailed = False
+
+    def queued(self) -> None:
+        """Called when it joins the queue."""
+
+    def acquired(self, record: Any) -> None:
+        """Called when it is acquired, with the record of its lease."""
+
+    def busy(self, waited_s: float, holder: Any, is_full: bool) -> None:
+        """Called when the time is up, with the `Holder` at that moment (None where it is not known)."""
+
+    def failed(self, error: BaseException) -> None:
+        """Called when an error ends it before the caller has it."""
+
+    def released(self) -> None:
+        """Called when it is released, if it was acquired."""
+
+    def lost(self, record: Any, reason: str) -> None:
+        """Called when it ends without a release."""
+
+    def renewed(self, record: Any, lag_s: float) -> None:
+        """Called when it is renewed in the background, `lag_s` after that was due."""
+
+    def suspect(self, record: Any) -> None:
+        """Called when a renewal has failed, and validity lasts."""
+
+
+SILENT = Report()
 
 
 class LeaseRecord:

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from holdfast._core.effects import Reply, Wake
 from holdfast._core.failure import RequestFailed
-from holdfast._core.forms import EACH, B, Fits, I, forms, number, one_of
-from holdfast._core.kinds import KINDS
+from holdfast._core.kinds import EACH, KINDS, B, Fits, I, forms, number, one_of
 from holdfast._core.tokens import seen_fence
 
 _SHOWN_MAX = 120

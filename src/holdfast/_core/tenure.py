@@ -36,10 +36,10 @@ from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-from holdfast._core.early import Early
 from holdfast._core.effects import AwaitTurn, Protocol, Spawn, driver
 from holdfast._core.failure import RequestFailed
 from holdfast._core.record import LeaseRecord, LeaseState
+from holdfast._core.schedule import Early
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
 from holdfast._core.tokens import BLOCK, MARK

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
-from holdfast._core.forms import Fits
+from holdfast._core.kinds import Fits
 from holdfast._engine.pack import Group, PreparedRequest, spelled_out
 from holdfast._lua import Script
 

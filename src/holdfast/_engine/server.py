@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast._core.effects import Reply
 from holdfast._core.failure import RequestFailed
-from holdfast._core.forms import Fits
+from holdfast._core.kinds import Fits
 from holdfast._engine.handshake import late
 from holdfast._engine.link import Link
 from holdfast._engine.loop import Engine

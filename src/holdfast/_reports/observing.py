@@ -15,8 +15,7 @@ import time
 from typing import Any
 
 from holdfast._core.failure import RequestFailed
-from holdfast._core.record import LeaseRecord
-from holdfast._core.report import Report
+from holdfast._core.record import LeaseRecord, Report
 from holdfast._reports import log
 from holdfast._reports.log import DEBUG, LOG, enabled
 from holdfast._reports.reporter import Reporter
