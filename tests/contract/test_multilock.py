@@ -24,7 +24,7 @@ def names(unique_name: str) -> list[str]:
 def apart(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The way over several slots also works on one server, when it is taken there."""
     if request.param == "slot by slot":
-        monkeypatch.setattr("holdfast._engine.topology.Topology.moves", True)
+        monkeypatch.setattr("holdfast._engine.server.Topology.moves", True)
     return str(request.param)
 
 

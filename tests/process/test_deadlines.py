@@ -133,9 +133,9 @@ def test_a_handshake_byte_by_byte_does_not_prolong_a_timeout(server: embedded.Se
 
 
 def test_a_server_that_reads_nothing_does_not_hold_up_a_large_request() -> None:
+    from holdfast._engine.dial import Address
     from holdfast._engine.loop import Engine
     from holdfast._engine.pack import pack_command
-    from holdfast._engine.plain import Address
     from holdfast._engine.requests import Request
     from holdfast._engine.server import Server
     from holdfast._runtime.clock import clock

@@ -146,7 +146,7 @@ def test_what_is_held_of_several_is_kept_while_waiting_for_the_rest(
     valkey_server: embedded.Server, raw: Any, unique_name: str, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     if way == "slot by slot":
-        monkeypatch.setattr("holdfast._engine.topology.Topology.moves", True)
+        monkeypatch.setattr("holdfast._engine.server.Topology.moves", True)
     names = [f"{unique_name}-{letter}" for letter in "ab"]
     keys = {name: f"holdfast:{{{name}}}" for name in names}
     with holdfast.connect(valkey_server.url) as one, holdfast.connect(valkey_server.url) as two:

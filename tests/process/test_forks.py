@@ -22,8 +22,8 @@ from holdfast import embedded
 from holdfast._core.settings import DEFAULT
 from holdfast._core.tenure import LocalWaiter
 from holdfast._core.tokens import client_of
+from holdfast._engine.dial import Connection
 from holdfast._engine.link import Link
-from holdfast._engine.plain import Connection
 from holdfast._engine.server import Server
 from testbed.servers import unique
 from testbed.waiting import PATIENCE_S, eventually

@@ -46,7 +46,7 @@ import holdfast
 from holdfast._engine import loop
 from holdfast._engine.dial import CONNECT_TIMEOUT_S
 from holdfast._engine.server import Server as EnginesServer
-from holdfast._engine.topology import Topology
+from holdfast._engine.server import Topology
 from holdfast._front import base
 from holdfast._lua import SCRIPTS
 from sim.server import Refused, Server

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
+from holdfast._engine.dial import address_of_url
 from holdfast._engine.pack import pack_command
-from holdfast._engine.plain import address_of_url
 from holdfast._lua import SCRIPTS
 
 __all__ = [

@@ -89,7 +89,7 @@ def test_a_lease_that_the_replicas_do_not_follow_is_lost(
 
 
 def test_several_slots(in_step: Replicated, api: Api, unique_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast._engine.topology.Topology.moves", True)
+    monkeypatch.setattr("holdfast._engine.server.Topology.moves", True)
     names = [f"{unique_name}-{letter}" for letter in "abc"]
     locks = api.connect(in_step.url, sync_replicas=2)
     lease = locks.multilock(*names, ttl=30).acquire()

@@ -15,8 +15,8 @@ import pytest
 import holdfast
 import holdfast.asyncio
 from holdfast._core.record import LeaseRecord
-from holdfast._front import base, bodies
-from holdfast._front.home import Home
+from holdfast._front import base
+from holdfast._front.home import Body, Home
 
 URL = "redis://127.0.0.1:1"
 #: CPython 3.11 keeps 30 attributes in place, but for one or two that it reserves, and those of others in a dictionary.
@@ -68,7 +68,7 @@ def test_a_loop_is_woken_though_a_signal_handler_has_raised_as_it_was_before(kin
 def test_a_block_that_begins_as_its_lease_is_lost_is_cancelled() -> None:
     """The engine finds the loss at any moment of another thread."""
 
-    class Block(bodies.Body):
+    class Block(Body):
         __slots__ = ()
 
         def _enter(self) -> None:

@@ -12,7 +12,7 @@ import redis
 import holdfast
 from holdfast import embedded
 from holdfast._core.failure import RequestFailed
-from holdfast._engine.plain import Address, address_of_url
+from holdfast._engine.dial import Address, address_of_url
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from holdfast._api.options import Duration, timeout_of, ttl_ms_of
 from holdfast._core.redlock import Quorum
 from holdfast._core.settings import Settings
+from holdfast._engine.dial import Address, address_of_url
 from holdfast._engine.loop import engine
-from holdfast._engine.plain import Address, address_of_url
-from holdfast._engine.server import Server
-from holdfast._engine.topology import Topology
+from holdfast._engine.server import Server, Topology
 from holdfast._runtime.greenlets import refuse_half_patched
 from holdfast._runtime.lazily import importing, lazily
 from holdfast.errors import ConfigurationError, redacted

@@ -21,7 +21,7 @@ from holdfast._engine.pack import PreparedRequest
 from holdfast._front.aio import AioFront
 
 # sync:
-from holdfast._front.bodies import Body, innermost
+from holdfast._front.home import Body, innermost
 from holdfast._runtime.clock import clock
 from holdfast.errors import ConfigurationError, LeaseLost, LeaseReleased, LeaseSuspect
 

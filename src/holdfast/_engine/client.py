@@ -31,8 +31,7 @@ from holdfast._engine.loop import Engine
 from holdfast._engine.operation import Operation
 from holdfast._engine.pack import pack_command, pack_script, pack_sync, spelled_out
 from holdfast._engine.requests import Answer, Request
-from holdfast._engine.server import ASKING, Server
-from holdfast._engine.topology import Topology
+from holdfast._engine.server import ASKING, Server, Topology
 from holdfast._lua import SCRIPTS
 from holdfast._reports.observing import Troubles
 from holdfast._runtime.clock import clock

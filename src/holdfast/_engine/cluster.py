@@ -22,8 +22,7 @@ from holdfast._engine.handshake import UnfitServer
 from holdfast._engine.loop import Engine
 from holdfast._engine.pack import pack_command
 from holdfast._engine.requests import Request
-from holdfast._engine.server import Server
-from holdfast._engine.topology import Topology
+from holdfast._engine.server import Server, Topology
 from holdfast._runtime.clock import clock
 
 #: The table is not read more often than this, s.

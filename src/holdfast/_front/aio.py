@@ -38,8 +38,7 @@ from holdfast._engine.requests import Ask
 from holdfast._engine.server import Server
 from holdfast._front.asyncio_loop import AsyncioLoop
 from holdfast._front.base import Front, Start
-from holdfast._front.bodies import closers
-from holdfast._front.home import Home, Loop
+from holdfast._front.home import Home, Loop, closers
 from holdfast._runtime.clock import clock
 from holdfast._runtime.lazily import lazily
 from holdfast.errors import CannotStartThread, ClientClosed, ConfigurationError, HoldfastError

@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from holdfast._front.bodies import Body
-from holdfast._front.home import wake
+from holdfast._front.home import Body, wake
 from holdfast._runtime.handlers import raised_by_handler
 
 

@@ -28,8 +28,7 @@ from holdfast._engine.client import Client
 from holdfast._engine.loop import engine, forget_engines
 from holdfast._engine.pack import PreparedRequest
 from holdfast._engine.requests import Ask
-from holdfast._engine.server import Server
-from holdfast._engine.topology import Topology
+from holdfast._engine.server import Server, Topology
 from holdfast._reports.observing import Reports, Troubles
 from holdfast._runtime import exit_hooks
 from holdfast._runtime.clock import clock

@@ -16,7 +16,7 @@ from typing import Any
 import trio
 from trio import Cancelled, lowlevel
 
-from holdfast._front.bodies import Body
+from holdfast._front.home import Body
 from holdfast._runtime.teller import report
 
 __all__ = ["Cancelled", "TrioLoop", "is_done", "running", "task"]
