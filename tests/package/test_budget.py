@@ -20,7 +20,7 @@ MOST_LINES = {
     "_async": 2_821,
     "_engine": 3_447,
     "_front": 1_494,
-    "_runtime": 671,
+    "_runtime": 676,
     "_reports": 562,
     "cli": 3_280,
     "_lua": 2_565,

@@ -49,10 +49,15 @@ def without_handlers(act: Callable[[], R]) -> R:
     came: deque[int] = deque()
     try:
         if threading.current_thread() is threading.main_thread():  # no other one runs them
-            for number in signal.valid_signals():
-                if callable(handler := signal.getsignal(number)):
-                    held[number] = handler
-                    signal.signal(number, lambda number, _frame: came.append(number))
+            try:
+                for number in signal.valid_signals():
+                    if callable(handler := signal.getsignal(number)):
+                        held[number] = handler
+                        signal.signal(number, lambda number, _frame: came.append(number))
+            except ValueError as error:
+                if raised_by_handler(error):
+                    raise
+                held.clear()  # a subinterpreter: signals are the main one's
         return act()
     finally:
         _let_run(held, came)
