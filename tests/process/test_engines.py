@@ -85,6 +85,32 @@ def test_a_fork_that_no_hook_has_seen_is_noticed(valkey_server: embedded.Server)
     assert ends(FORKED_UNSEEN, valkey_server.url, unique("unseen")) == "well\n"
 
 
+FORKED_FROM_C = """
+import ctypes, os, sys
+import holdfast
+
+locks = holdfast.connect(sys.argv[1])
+locks.lock(sys.argv[2]).acquire().release(wait=True)
+child = ctypes.PyDLL(None).fork()
+if not child:
+    status = 1
+    try:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+        locks.lock(sys.argv[2]).acquire(timeout=10).release(wait=True)
+        locks.close()
+        status = 0
+    finally:
+        os._exit(status)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+locks.close()
+"""
+
+
+def test_a_fork_of_which_python_is_told_afterwards_is_no_trouble(valkey_server: embedded.Server) -> None:
+    """As by uWSGI, with py-call-osafterfork."""
+    assert ends(FORKED_FROM_C, valkey_server.url, unique("late")) == ""
+
+
 # ---------------------------------------------------------------------- the end of the process
 
 AT_EXIT = """

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -29,4 +30,9 @@ def later(module: str, *names: str) -> list[Callable[..., Any]]:
     return [lambda *args, _name=name, **options: getattr(lazily(module), _name)(*args, **options) for name in names]
 
 
-os.register_at_fork(before=importing.acquire, after_in_parent=importing.release, after_in_child=importing.release)
+def _in_child() -> None:
+    with suppress(RuntimeError):  # uWSGI forks without a word before
+        importing.release()
+
+
+os.register_at_fork(before=importing.acquire, after_in_parent=importing.release, after_in_child=_in_child)
