@@ -185,6 +185,34 @@ def test_a_lease_that_was_received_and_dropped_is_still_held(bench: Bench) -> No
     lease.release()
 
 
+class _Interrupting(dict[str, Any]):
+    """A signal handler raises as soon as something was removed, once."""
+
+    done = False
+
+    def pop(self, *what: Any) -> Any:
+        found = super().pop(*what)
+        if not self.done:
+            self.done = True
+            raise Interrupted
+        return found
+
+
+def test_an_exception_as_an_acquire_ends_leaves_no_note_of_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a thread that was left among those that have a turn, no acquire would stand in line any more."""
+    name, session = name_for(""), bench.locks._session
+    driver, lock = session.driver, bench.locks.lock(name)
+    with bench.other.lock(name):
+        for _ in range(2):  # which makes it known that the lock is contended
+            with contextlib.suppress(holdfast.AcquireTimeout):
+                lock.acquire(timeout=0.2)
+        asking = _Interrupting()
+        monkeypatch.setattr(session, "asking", asking)
+        with pytest.raises(Interrupted):
+            lock.acquire(timeout=0.2)
+        assert asking.done and not (asking or driver.standing or driver.turning)
+
+
 def test_a_release_that_is_interrupted_is_told_as_no_loss(bench: Bench) -> None:
     """A release that is not waited for may have been sent: it is sent once more, and one of both finds nothing."""
     lost: dict[str, list[holdfast.LeaseLost]] = {}

@@ -345,6 +345,16 @@ class AcquirableBase:
         sent = None if outcome is None else Sent(asked.asked_at, asked.behind, outcome)
         return driver.acquire(asked, self._asks[0] if self._asks else None, start, sent)
 
+    def _asks_no_more(self, asked: Asked) -> None:
+        """Forget what was noted of it. Idempotent."""
+        session, driver = self._session, self._session.driver
+        session.asking.pop(asked.token, None)
+        if driver.standing or driver.queueing:
+            driver.standing.pop(asked.token, None)
+            driver.queueing.pop(asked.token, None)
+        if asked.turn is not None:
+            driver.turning.discard(asked.me)
+
     def _take_kept(self, asked: Asked) -> LeaseRecord | None:
         """Take what this client has kept; None where there is nothing, or it was taken just now."""
         session = self._session

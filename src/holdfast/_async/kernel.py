@@ -87,12 +87,11 @@ class Acquirable(AcquirableBase, Generic[L]):
             raise told from None
         finally:
             told = None  # whose traceback has this frame, and those that called it
-            session.asking.pop(asked.token, None)
-            if driver.standing or driver.queueing:
-                driver.standing.pop(asked.token, None)
-                driver.queueing.pop(asked.token, None)
-            if asked.turn is not None:
-                driver.turning.discard(me)
+            try:
+                self._asks_no_more(asked)
+            except BaseException:
+                self._asks_no_more(asked)  # all of it: a signal handler has raised behind a part
+                raise
         raise await self._given_up(got, asked.report, timeout_s)
 
     def _told(self, error: BaseException, asked: Asked) -> BaseException:
