@@ -1134,6 +1134,30 @@ def test_one_that_stands_where_no_message_comes_is_woken(server: Server, peer: P
     assert answered.wait()[1] is None and clock() < standing.asked_at + SOON_S
 
 
+class _Interrupting(dict[Any, None]):
+    """A signal handler raises before anything is removed, once."""
+
+    done = False
+
+    def pop(self, *what: Any) -> Any:
+        if not self.done:
+            self.done = True
+            raise ZeroDivisionError
+        return super().pop(*what)
+
+
+def test_one_that_is_interrupted_as_it_leaves_stands_there_no_more(server: Server, peer: Peer, engine: Engine) -> None:
+    """Else it would be the first one, for which all that come later leave the reading to the engine."""
+    with_messages(server, peer, engine)
+    peer.answer = lambda words: QUEUED
+    link: Any = server.link
+    link._standers = standers = _Interrupting()
+    standing = Standing(KEYS.lock, clock(), silent_bell(), ring)
+    with pytest.raises(ZeroDivisionError):
+        link.ask(Ask(ALONE, "t", clock() + 20.0), standing)
+    assert standers.done and not standers
+
+
 def test_one_that_stands_leaves_with_the_connection(server: Server, peer: Peer, engine: Engine) -> None:
     with_messages(server, peer, engine)
     peer.answer = lambda words: QUEUED

@@ -258,6 +258,8 @@ class Link(Matching):
                 self._arm(me)
             return self._follow(ask, me, True, standing) if ask.outcome is None or standing is not None else ask.outcome
         except BaseException:
+            if standing is not None:
+                self._standers.pop(standing, None)  # a second one may have kept `_stand` from it
             self._read_no_more(me)
             raise
 
