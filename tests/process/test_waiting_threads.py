@@ -258,6 +258,22 @@ def test_an_inbox_that_has_ended_is_opened_again(crowd: Crowd) -> None:
     crowd.gets(first_one, first)
 
 
+def test_an_inbox_that_ends_while_it_is_tried_is_opened_again(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler has its connection retired; the message that tries it has come by then."""
+    name, client = crowd.taken(), crowd.locks._session.driver.client
+    check = client._check
+
+    def tried(server: Any, *how: Any) -> None:
+        monkeypatch.undo()
+        check(server, *how)
+        server.reconnect()
+
+    monkeypatch.setattr(client, "_check", tried)
+    waiting = crowd.wait(name)
+    eventually(lambda: crowd.redis.pubsub_numsub(client.channel)[0][1] == 1)
+    crowd.gets(waiting, name)
+
+
 @pytest.mark.parametrize("waited_s", [0.0, 0.3])
 def test_a_holder_hears_when_no_thread_waits_any_more(crowd: Crowd, waited_s: float) -> None:
     name = crowd.taken()

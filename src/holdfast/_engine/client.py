@@ -223,7 +223,9 @@ class Client(Agent):
                 failure.way_out, failure.request = failure.denied(), None
             if reply == _COUNTED:
                 server.reconnect()  # without a subscription that scripts would count
-            if failure is None and (reply == _TOLD or breaks == self._breaks):
+            if failure is None and breaks != self._breaks:
+                failure = server.ended()  # it is open no more
+            if failure is None:
                 server.tells = reply == _TOLD
             answer(failure if failure is not None or reply == _TOLD else _broken(server))
 
