@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -58,7 +59,7 @@ def _busy(locks: Any, name: str) -> Iterator[None]:
     over = threading.Event()
 
     def turns(number: int) -> None:
-        while not over.is_set():
+        while not over.wait(0.002):  # without a pause, they would take all of a core
             with locks.lock(f"{name}-busy-{number}", ttl=20 * TTL_S):
                 pass
 
@@ -82,6 +83,7 @@ class _Ends:
         self._times = dict.fromkeys(self._keys, -1)
 
     def all_are_renewed(self) -> bool:
+        time.sleep(0.3)  # they are renewed every few seconds, and to look at thousands of keys takes a while
         pipeline = self._look.pipeline(transaction=False)
         pipeline.mget([*self._keys])
         for key in self._keys:
