@@ -21,7 +21,7 @@ def test_every_command_shows_it(valkey_server: embedded.Server, look: Any, uniqu
     url = valkey_server.url
     with (
         library.connect(url) as client,
-        started("run", "--ttl", "1h", "--note", NOTE, unique_name, "--", "sleep", "60", url=url),
+        started("run", "--ttl", "1h", "--note", NOTE, unique_name, "--", "sleep", "600", url=url),
     ):
         lock = client.lock(unique_name)
         wait_for(lambda: getattr(lock.holder(), "note", None) == NOTE, "the note is there")

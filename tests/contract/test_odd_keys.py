@@ -66,7 +66,7 @@ def test_one_odd_key_hides_no_other_lock(api: Api, locks: Any, raw: Any, url: st
     base = f"holdfast:{{{unique_name}-odd}}"
     do, part = ODD[what] if what in ODD else (FOREIGN[what], None)
     do(raw, base)
-    lease = locks.lock(f"{unique_name}-sound").acquire()
+    lease = locks.lock(f"{unique_name}-sound", ttl=600).acquire()
     found = {each.name: each for each in all_of(api, locks, f"{unique_name}-*")}
     assert found[f"{unique_name}-sound"].odd is None
     odd = found[f"{unique_name}-odd"]

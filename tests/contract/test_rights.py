@@ -355,13 +355,13 @@ def _tenure(one: Any, two: Any, name: str) -> None:
 
 async def _tasks(url: str, name: str) -> None:
     """With asyncio: leases that are due together are renewed together, by a script that was loaded."""
-    async with holdfast.asyncio.connect(url, ttl=2) as one, holdfast.asyncio.connect(url, ttl=5) as two:
+    async with holdfast.asyncio.connect(url, ttl=6) as one, holdfast.asyncio.connect(url, ttl=6) as two:
         async with contextlib.AsyncExitStack() as stack:
             for at in range(3):
                 await stack.enter_async_context(one.lock(f"{name}-{at}"))
             with contextlib.suppress(holdfast.AcquireTimeout):
                 await (await two.lock(f"{name}-0").acquire(timeout=0.05)).release()
-            await asyncio.sleep(1)
+            await asyncio.sleep(2.5)  # after two, they are renewed
         async with two.lock(f"{name}-1"):
             pass
 

@@ -47,7 +47,8 @@ def test_a_block_is_interrupted(
 ) -> None:
     begun = time.monotonic()
     with pytest.raises(Interrupted, match=unique_name) as caught:
-        with locks.lock(unique_name) as lease, interrupt_on_lost(lease):
+        # A renewal has two seconds to be answered, beside a body that spins.
+        with locks.lock(unique_name, ttl=3) as lease, interrupt_on_lost(lease):
             taken(unique_name)
             body()
     assert caught.value.reason == "taken"
