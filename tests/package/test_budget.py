@@ -20,7 +20,7 @@ MOST_LINES = {
     "_async": 2_820,
     "_engine": 3_451,
     "_front": 1_494,
-    "_runtime": 682,
+    "_runtime": 697,
     "_reports": 562,
     "cli": 3_280,
     "_lua": 2_565,

@@ -117,6 +117,8 @@ AT_EXIT = """
 import atexit, sys
 
 kept = []
+if sys.argv[4] == "imported":
+    import holdfast
 
 def late():
     import holdfast
@@ -131,12 +133,13 @@ atexit.register(late)
 
 
 @pytest.mark.parametrize("how", ["kept", "dropped"])
+@pytest.mark.parametrize("before", ["imported", "nothing"])
 def test_a_client_that_was_first_made_at_exit_leaves_nothing(
-    valkey_server: embedded.Server, raw: Any, how: str
+    valkey_server: embedded.Server, raw: Any, how: str, before: str
 ) -> None:
     name = unique("late")
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", AT_EXIT, valkey_server.url, name, how],
+        [sys.executable, "-W", "ignore", "-c", AT_EXIT, valkey_server.url, name, how, before],
         capture_output=True,
         text=True,
         timeout=60,

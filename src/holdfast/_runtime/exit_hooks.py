@@ -1,8 +1,9 @@
 """Functions that run at the end of a process, whichever way it ends that lets Python run anything.
 
 `atexit` alone misses the children of `multiprocessing` that were forked (by "fork" or "forkserver"): they end with
-`os._exit`, after finalizers of their own. And it misses what is made by handlers that it calls after ours, or that
-import us: what is left then is closed when the modules are.
+`os._exit`, after finalizers of their own. It misses functions that are registered while it calls others: `lazily` has
+those called. And it misses what is made by handlers that it calls after ours, or that import us: what is left then is
+closed when the modules are.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _registered = False
 
 
 def register(function: Callable[[], object], *, at_last: bool = False) -> None:
-    """Call `function` when the process ends; the last registered comes first.
+    """Call `function` when the process ends, perhaps twice; the last registered comes first.
 
     `at_last`: once more when modules go. Then it can rely on no name of one.
     """
@@ -28,6 +29,12 @@ def register(function: Callable[[], object], *, at_last: bool = False) -> None:
     if at_last:
         _at_last.append(function)
     atexit.register(function)
+
+
+def at_end() -> None:
+    """Call them all."""
+    for function in reversed(_functions):
+        function()
 
 
 def main_thread_has_ended() -> bool:
@@ -72,8 +79,7 @@ def _end_of_child() -> None:
     end_of_threads = getattr(threading, "_shutdown", None)
     if end_of_threads is not None:
         end_of_threads()
-    for function in reversed(_functions):
-        function()
+    at_end()
 
 
 os.register_at_fork(before=_before_fork)

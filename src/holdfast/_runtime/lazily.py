@@ -5,6 +5,7 @@ Law: no fork comes in the middle of one: the child would wait forever for the th
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -35,4 +36,12 @@ def _in_child() -> None:
         importing.release()
 
 
+def _at_exit() -> None:
+    """Call what was registered for the end of the process by imports as late as in a handler of `atexit`."""
+    hooks = sys.modules.get("holdfast._runtime.exit_hooks")
+    if hooks is not None:
+        hooks.at_end()
+
+
+atexit.register(_at_exit)
 os.register_at_fork(before=importing.acquire, after_in_parent=importing.release, after_in_child=_in_child)
