@@ -32,8 +32,6 @@ from testbed.waiting import PATIENCE_S, eventually
 END_S = 8.0
 #: How long it may take over releases while the server answers, s.
 RELEASE_S = 5.0
-#: Half of them take more CPU than that for each lease: with less, a busy machine has not let it run, s.
-RELEASING_S = 0.00004
 
 
 _MANY = {
@@ -63,17 +61,17 @@ async def take():
 _CLOSE = {
     "threads": """
 clients, leases = main()
-begun_at, before_s = time.monotonic(), time.process_time()
+begun_at = time.monotonic()
 for client in clients: client.close()
-took_s, spent_s = time.monotonic() - begun_at, time.process_time() - before_s
+took_s = time.monotonic() - begun_at
 """,
     "asyncio": """
 async def main():
     clients, leases = await take()
-    begun_at, before_s = time.monotonic(), time.process_time()
+    begun_at = time.monotonic()
     for client in clients: await client.close()
-    return leases, time.monotonic() - begun_at, time.process_time() - before_s
-leases, took_s, spent_s = asyncio.run(main())
+    return leases, time.monotonic() - begun_at
+leases, took_s = asyncio.run(main())
 """,
 }
 _RETURN = {
@@ -196,13 +194,12 @@ def test_a_server_that_is_slow_to_connect_is_told(
 def test_many_leases_are_released(api: str, leases: int, private_server: Any, unique_name: str) -> None:
     """All of them; where the machine is too slow for that, as many as the time for it allows."""
     server = private_server()
-    process = _started(api, _CLOSE[api] + _STATES + "print(took_s, spent_s)\n", server.url, unique_name, 1, leases)
+    process = _started(api, _CLOSE[api] + _STATES + "print(took_s)\n", server.url, unique_name, 1, leases)
     output, errors = process.communicate("go on\n", timeout=120)
-    states, times = output.splitlines()
-    took_s, spent_s = map(float, times.split())
-    print(left := _left(server, unique_name), times)
+    states, took_s = output.splitlines()
     assert (states, errors) == ("{('LOST', 'closed')}", "")
-    assert left == 0 or (took_s >= RELEASE_S and (left < leases / 2 or spent_s < leases * RELEASING_S))
+    left = _left(server, unique_name)
+    assert left == 0 or (float(took_s) >= RELEASE_S and left < leases / 2)
 
 
 # ---------------------------------------------------------------------- no more threads
