@@ -48,13 +48,12 @@ hypothesis.settings.load_profile("random" if os.environ.get("HYPOTHESIS_RANDOM")
 # redis-py reads its version from its metadata for each connection: most of what making one takes.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
-gc.disable()  # until all is collected: nothing of it is garbage
+gc.disable()  # until all is collected: hardly any of it is garbage
 
 
 def pytest_collection_finish() -> None:
     """Freeze what was collected, so that no garbage collection has to go through it again (tests ask for many)."""
     gc.enable()
-    gc.collect()
     gc.freeze()
 
 
@@ -158,6 +157,9 @@ def unique_name(request: pytest.FixtureRequest) -> str:
 _ON_TRIO = {f"test_{name}.py" for name in ("lock", "semaphore", "rwlock", "condition", "multilock", "gates")}
 #: Profiles on which the contract runs with both APIs: waiters ask there. On the others, with threads alone.
 _ON_BOTH = ("no pub/sub", "subscribers unknown")
+#: With which API the tests run on older servers; with the other one they are thorough. Where servers differ is the
+#: engine's business, which is one for all APIs: each of them meets two kinds of servers, and Valkey meets them all.
+_API_ON: dict[Kind | None, str] = {"redis62": "asyncio", "redis70": "threads"}
 #: What runs on servers that are fetched (`MORE_KINDS`) without being thorough: a handoff of each primitive.
 _ON_MORE = {
     *("test_first_come_first_served", "test_so_many_permits_and_no_more", "test_readers_together_and_writers_alone"),
@@ -257,6 +259,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             if on_more and api not in (None, "asyncio"):
                 continue
             thorough = api in MORE_APIS or (on_more and metafunc.function.__name__ not in _ON_MORE)
+            thorough = thorough or (None not in (kind, api) and _API_ON.get(kind, api) != api)
             if not (thorough and _leaves_out_long_forms(metafunc.config)):
                 values = [value for value in (kind, api) if value is not None]
                 marks = [pytest.mark.thorough] if thorough else []
