@@ -219,9 +219,16 @@ def test_who_writes_while_the_reader_leaves_has_the_engine_read(
     monkeypatch.setattr(links, "RESCUE_S", 3_600.0)
     monkeypatch.setattr(links, "STUCK_S", 3_600.0)
     link = connected(server)
+    poll, reads = link._poll, threading.Event()
+
+    def polled(wait_ms: float) -> Any:
+        reads.set()
+        return poll.poll(wait_ms)
+
+    link._poll = SimpleNamespace(poll=polled)
     peer.answer = lambda words: None
     first = asked(server, token="t1")
-    peer.heard(2)  # it reads, and its reply is to come
+    assert reads.wait(20)  # else it may still be in the seat, and write the second request, too
     write_some = link._write_some
 
     def meanwhile() -> Any:
