@@ -270,6 +270,39 @@ def test_a_lease_outlives_the_thread_at_the_head_of_its_line(bench: Bench) -> No
     assert bench.gone(name) == {} and not standing(bench.locks)
 
 
+class _Leaving(dict[Any, LeaseRecord]):
+    """The entry of the second that comes is there before that of the first one goes."""
+
+    def __init__(self) -> None:
+        self.came, self.went = threading.Event(), threading.Event()
+
+    def __setitem__(self, key: Any, record: LeaseRecord) -> None:
+        is_second = bool(self)
+        super().__setitem__(key, record)
+        if is_second:
+            self.came.set()
+            assert self.went.wait(30)
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        assert self.came.wait(30)
+        found = super().pop(key, *default)
+        self.went.set()
+        return found
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_lease_is_released_before_the_release_that_handed_it_on_has_returned(bench: Bench) -> None:
+    """Both have one token: what is noted of the first release is not taken for what is noted of the second one."""
+    name = name_for("line")
+    lease, rest = _four(bench.locks, name)
+    bench.locks._session.driver.leaving = _Leaving()
+    thread = threading.Thread(target=lease.release)
+    thread.start()
+    rest()
+    thread.join(30)
+    assert bench.gone(name) == {} and not standing(bench.locks)
+
+
 @pytest.mark.usefixtures("patient")
 def test_a_child_has_no_line_and_its_parent_goes_on_with_it(bench: Bench) -> None:
     name = name_for("line")

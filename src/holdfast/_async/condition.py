@@ -85,8 +85,9 @@ class Condition(Enterable[Lease]):
             acquisition.block = record.tenure.block
         acquisition.renews = lock._options.renew
         again: LeaseRecord | None = None
+        mine = object()
         try:
-            driver.leaving[record.token] = record  # for one that closes the client meanwhile
+            driver.leaving[mine] = record  # for one that closes the client meanwhile
             if not driver.schedule.finish(record):
                 raise lease._ended("wait()")
             if record.turn is not None:
@@ -122,7 +123,7 @@ class Condition(Enterable[Lease]):
             driver.spawn(acquisition.give_back())
             raise
         finally:
-            driver.leaving.pop(record.token, None)
+            driver.leaving.pop(mine, None)
 
     # sync-say: returns its last value, as `asyncio` does.  What the predicate returns is awaited where it is awaitable. => returns its last value, as `threading` does.
     # sync: def wait_for(self, predicate: Callable[[], R], timeout: Duration | None = None, cancel: Cancel | None = None) -> R:

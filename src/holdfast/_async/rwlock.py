@@ -63,9 +63,9 @@ class WriteLease(Lease):
         record = self._record
         if record.check_expired(clock()):
             raise self._ended("downgrade()")
-        driver = self._driver
+        driver, mine = self._driver, object()
         try:
-            driver.leaving[record.token] = record  # for one that closes the client meanwhile
+            driver.leaving[mine] = record  # for one that closes the client meanwhile
             if not driver.schedule.finish(record):
                 raise self._ended("downgrade()")
             self._session.disown(self)
@@ -77,7 +77,7 @@ class WriteLease(Lease):
                 driver.spawn_release(record)  # it may never have begun
             raise
         finally:
-            driver.leaving.pop(record.token, None)
+            driver.leaving.pop(mine, None)
 
 
 class ReadLock(Side, Leasable[ReadLease]):

@@ -66,8 +66,9 @@ class Front:
         self._make = partial(_client, topology, inboxes, settings, reports or Reports())
         #: By their tokens, what asks for a lease.
         self.asking: dict[str, Any] = {}
-        #: By their tokens, what its caller has ended, and releases or changes now.
-        self.leaving: dict[str, LeaseRecord] = {}
+        #: What its caller has ended, and releases or changes now, each by a key that no other one has: others may have the
+        #: same token, which was handed on.
+        self.leaving: dict[object, LeaseRecord] = {}
         #: All of this client: this one, and that of another API.
         self.fronts: list[Front] = [self]
         self._begin(client_id)
@@ -196,14 +197,15 @@ class Front:
 
     def take_back(self, record: LeaseRecord) -> bool:
         """End a lease that its caller does not get, and release it in the background; False when it had ended."""
-        self.leaving[record.token] = record  # for one that closes the client meanwhile
+        mine = object()
         try:
+            self.leaving[mine] = record  # for one that closes the client meanwhile
             held = self.schedule.finish(record)
             if held:
                 self.spawn_release(record)
             return held
         finally:
-            self.leaving.pop(record.token, None)
+            self.leaving.pop(mine, None)
 
     def _not_renewed(self, record: LeaseRecord) -> None:
         """The engine has no thread, as far as is known."""

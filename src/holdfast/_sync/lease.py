@@ -224,16 +224,16 @@ class Lease(LeaseBase):
             self._keep()
             return
         held = True  # as far as is known
-        is_first = record.token not in driver.leaving  # else a signal handler, or another thread, releases it, too
+        mine = object()
         try:
-            driver.leaving[record.token] = record  # for one that closes the client meanwhile
+            driver.leaving[mine] = record  # for one that closes the client meanwhile
             if not driver.schedule.finish(record, now):
                 self._unwatch()
                 raise self._ended("release()")
             session.disown(self)
             if record.turn is not None and record.hand_on(now):
                 return
-            if record.token not in driver.leaving:  # in the child of a fork, whose parent may have handed it on
+            if mine not in driver.leaving:  # in the child of a fork, whose parent may have handed it on
                 raise LeaseLost(self.name, "forked", record.label)
             ask, outcome = self._release_ask, None
             if ask is not None:
@@ -251,8 +251,7 @@ class Lease(LeaseBase):
                 driver.spawn_release(record)  # it may never have begun
             raise
         finally:
-            if is_first:
-                driver.leaving.pop(record.token, None)
+            driver.leaving.pop(mine, None)
             if record.report.detailed and record.state is _RELEASED and held:
                 record.report.released()
         if not held:
