@@ -66,8 +66,7 @@ class Front:
         self._make = partial(_client, topology, inboxes, settings, reports or Reports())
         #: By their tokens, what asks for a lease.
         self.asking: dict[str, Any] = {}
-        #: What its caller has ended, and releases or changes now, each by a key that no other one has: others may have the
-        #: same token, which was handed on.
+        #: What its caller has ended, and releases or changes now, each by a key of its own: a token may be handed on.
         self.leaving: dict[object, LeaseRecord] = {}
         #: All of this client: this one, and that of another API.
         self.fronts: list[Front] = [self]
