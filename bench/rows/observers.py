@@ -10,6 +10,7 @@ from collections.abc import Callable
 import holdfast
 from bench.run import Run, ratio, rounds
 from bench.tables import Table, Target, number
+from holdfast._reports.log import LOG
 from holdfast.prometheus import PrometheusObserver
 
 __all__ = ["observers"]
@@ -40,8 +41,9 @@ def observers(run: Run) -> Table:
             began = time.process_time()
             for _ in range(cycles):
                 lock.acquire().release()
-            while not clients[who]._session.reports.is_settled():
-                time.sleep(0.001)
+            for reporter in (LOG, clients[who]._session.reports._reporter):
+                if reporter is not None:
+                    reporter.settle(time.monotonic() + 60.0)
             return (time.process_time() - began) / cycles * 1e6
 
         return pairs

@@ -23,7 +23,7 @@ _ROOT = Path(__file__).parent.parent.parent
 
 def test_quick_rows_give_figures_and_a_page(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "bench", "--quick", "--json", "--pages", str(tmp_path)]
-    words += ["--only", "threads", "client", "commands", "family-fairness", "startup"]
+    words += ["--only", "threads", "client", "commands", "family-fairness", "observers", "startup"]
     done = subprocess.run(words, cwd=_ROOT, capture_output=True, text=True, timeout=100, check=False)
 
     assert done.returncode == 0, done.stderr
