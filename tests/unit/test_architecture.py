@@ -147,8 +147,8 @@ BESIDE: dict[str, Room] = {
     # What users of a lock see, and no more: a reader of a history knows nothing of what is inside.
     "rig": Room(_PUBLIC | {"holdfast_lab", "testbed", "verify"}, _ANY),
     "verify": Room(),
-    # It sends the requests of a listing itself, to take the time of each.
-    "bench": Room(_PUBLIC | {"testbed", "_lua", "_core.keys", "_core.overview"}, _ANY),
+    # It sends the requests of a listing itself, to take the time of each, and waits until all is logged.
+    "bench": Room(_PUBLIC | {"testbed", "_lua", "_core.keys", "_core.overview", "_reports.log"}, _ANY),
     "tests": Room(frozenset({*PACKAGE, *TOPS}), _ANY),
 }
 ROOMS = {**PACKAGE, **BESIDE}
