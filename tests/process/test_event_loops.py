@@ -23,8 +23,10 @@ import redis.asyncio
 
 import holdfast.asyncio
 from holdfast import embedded
+from holdfast._front import aio
 from holdfast._front.home import Home
 from holdfast.asyncio import ClientClosed, LeaseLost, LeaseState, ServerError
+from testbed.waiting import eventually
 from tests.support.relay import relay
 
 PATIENCE_S = 30.0
@@ -584,6 +586,23 @@ def test_a_loop_that_was_blocked_finds_its_lease_lost(valkey_server: embedded.Se
             assert lease.state is LeaseState.LOST
 
     asyncio.run(main())
+
+
+def test_what_a_loop_does_not_wait_for_at_its_end_is_released_behind_it(
+    valkey_server: embedded.Server, look: redis.Redis, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the process is stopped amid its end: the time is over before the engine has begun with it."""
+    monkeypatch.setattr(aio, "_END_MAX_S", 0.05)
+    locks = holdfast.asyncio.connect(valkey_server.url, ttl=600)
+
+    async def main() -> Any:
+        lease = await locks.lock(unique_name).acquire()
+        locks._session.driver.engine.call(time.sleep, 0.5)
+        return lease
+
+    lease = asyncio.run(main())
+    assert lease.state is LeaseState.LOST
+    eventually(lambda: not look.exists(f"holdfast:{{{unique_name}}}"), "it is released")
 
 
 async def _has_introduced_itself(locks: Any) -> None:

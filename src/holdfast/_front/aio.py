@@ -364,8 +364,16 @@ class AioFront(Front):
         with home.loop.shield():
             while not all(map(home.has_told, ended)) and clock() < until:
                 await home.loop.sleep(0.001)
-            await home.loop.gather([partial(self.run, quietly(record)) for record in ended], _END_MAX_S)
+            await home.loop.gather([partial(self._release_here, record) for record in ended], _END_MAX_S)
         home.read_no_more()
+
+    async def _release_here(self, record: LeaseRecord) -> None:
+        """Release it; what the loop does not wait for, the process may have been stopped, goes on behind its end."""
+        try:
+            await self.run(quietly(record))
+        except BaseException:
+            self.spawn(quietly(record))
+            raise
 
 
 async def _stand(home: Home, asked: Awaitable[Outcome | None], standing: Standing) -> Outcome | None:
