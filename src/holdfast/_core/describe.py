@@ -1,4 +1,4 @@
-"""What a client says of itself, of its leases and of its waits, for those who look.
+"""A client's words on itself, its leases and its waits, for those who look.
 
 Laws: nothing depends on any of it; a note of a lease never stands beside another holder, since its key has the lease's
 token in it; that of a waiter is gone soon after it, at the latest by its ttl.

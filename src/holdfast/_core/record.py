@@ -78,7 +78,7 @@ Asks: TypeAlias = "tuple[Callable[..., Protocol[int]], Callable[[], Protocol[boo
 
 
 class Report:
-    """Who is told what becomes of a lease, for log and metrics, never for decisions: here no one.
+    """The one that is told what becomes of a lease, for log and metrics, never for decisions: here no one.
 
     Telling never waits, never raises, and takes no lock: it may happen in a signal handler, or while the finder of a
     loss holds locks. `detailed`: it also wants to know of what is no loss. `record`: a `LeaseRecord`.

@@ -174,7 +174,7 @@ class Address(NamedTuple):
 
 
 class Connection:
-    """What a link needs of a connection, made within `timeout_s`."""
+    """The connection of a link, made within `timeout_s`."""
 
     timeout_s = CONNECT_TIMEOUT_S
 
