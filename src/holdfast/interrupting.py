@@ -54,9 +54,8 @@ class interrupt_on_lost:
 
     def __enter__(self) -> None:
         where = who_patched() or (threading.current_thread() is not threading.main_thread() and "another thread")
-        where = where or (
-            "asyncio" in modules and modules["asyncio"]._get_running_loop() is not None and "an event loop"
-        )
+        running_loop = getattr(modules.get("asyncio"), "_get_running_loop", None)  # another thread may import it now
+        where = where or (running_loop is not None and running_loop() is not None and "an event loop")
         if where:
             raise ConfigurationError("interrupt_on_lost", where, "the main thread; elsewhere use lease.on_lost(…)")
         handler = signal.getsignal(SIGNAL)

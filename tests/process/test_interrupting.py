@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import pickle
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -130,6 +132,16 @@ def test_it_comes_within_the_block_or_not_at_all(
             stop.set()
             shooter.join()
     assert interrupted, "otherwise this has shown nothing"
+
+
+def test_a_block_begins_while_another_thread_imports_asyncio(
+    locks: holdfast.Client, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python lists a module before it has anything."""
+    with locks.lock(unique_name) as lease:
+        monkeypatch.setitem(sys.modules, "asyncio", ModuleType("asyncio"))
+        with interrupt_on_lost(lease):
+            lease.ensure_held()
 
 
 def test_a_handler_of_the_program_is_left_alone(locks: holdfast.Client, unique_name: str) -> None:
