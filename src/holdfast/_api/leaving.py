@@ -79,8 +79,9 @@ def _next(raw: bytes, at: int) -> int:
     return at
 
 
-def _enters(raw: bytes, at: int) -> bool:
+def _enters(code: CodeType, at: int) -> bool:
     """True if a `with` statement is being entered there, or waits for its `__aenter__`."""
+    raw, at = code.co_code, instruction_of(code, at)
     if raw[at] == _SEND:
         at -= 4  # the constant in between
     return raw[at] in _WITH or (raw[at] == _GET_AWAITABLE and raw[at + 1] == 1)
@@ -108,7 +109,7 @@ class _Exit(functools.partial[Any]):
                 frame = sys._getframe(1)
             except ValueError:
                 return  # no Python code lets go of it: a thread ends, or the interpreter
-            if _enters(frame.f_code.co_code, frame.f_lasti):
+            if _enters(frame.f_code, frame.f_lasti):
                 self.args[-2]._not_entered()
         elif block[0] is not None and len(block) == 1:
             _take(self.args[-2], block)
