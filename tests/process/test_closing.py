@@ -302,6 +302,23 @@ def test_losses_are_told_without_new_threads(valkey_server: embedded.Server, no_
         assert not raw.exists(f"holdfast:{{{unique_name}-2}}")
 
 
+def test_a_server_that_hangs_takes_no_lease_of_others_where_no_threads_are_left(
+    valkey_server: embedded.Server, private_server: Any, no_threads: Any, unique_name: str
+) -> None:
+    """The engine connects itself then, and renews nothing meanwhile."""
+    hangs = private_server()
+    with holdfast.connect(valkey_server.url, ttl=2) as locks, holdfast.connect(hangs.url) as others:
+        lease = locks.lock(unique_name).acquire()
+        no_threads()
+        hangs.pause()
+        try:
+            with pytest.raises(holdfast.HoldfastError):
+                others.lock(unique_name).acquire(timeout=3)
+            lease.ensure_held()
+        finally:
+            hangs.resume()
+
+
 # ---------------------------------------------------------------------- other ways
 
 

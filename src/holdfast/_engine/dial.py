@@ -29,6 +29,8 @@ from holdfast._runtime.lazily import importing
 
 #: An attempt to connect is given up after this, s.
 CONNECT_TIMEOUT_S = 5.0
+#: And after this, where no thread can be started for it: meanwhile, the engine renews no lease.
+ALONE_TIMEOUT_S = 0.5
 #: Attempts to reach one server that hang and are not waited for any more: beyond that none is begun.
 LATE_MAX = 32
 
@@ -59,11 +61,11 @@ class Dial:
             if sys.is_finalizing():
                 raise RuntimeError("the interpreter ends")
             thread.start()
-        except RuntimeError:  # no more threads: then its own limits have to do
+        except RuntimeError:  # no more threads
             server.dialling.discard(thread)
-            self._engine.soon(self._run)
+            self._engine.soon(self._run, ALONE_TIMEOUT_S)
 
-    def _run(self) -> None:
+    def _run(self, at_most_s: float = CONNECT_TIMEOUT_S) -> None:
         server, engine = self._server, self._engine
         connection: Any = None
         pushes = closed = False
@@ -71,7 +73,7 @@ class Dial:
             while True:
                 connection = server.make()
                 server.tls = is_tls(connection)
-                _prepare(connection)
+                _prepare(connection, at_most_s)
                 connection.connect()
                 server.steps += 1
                 if not PUSHES or server.hello_closes or getattr(connection, "_sock", None) is None:
@@ -131,7 +133,7 @@ def _speaks_resp3(sock: socket.socket) -> bool:
     return not isinstance(reply, hiredis.ReplyError)
 
 
-def _prepare(connection: Any) -> None:
+def _prepare(connection: Any, at_most_s: float) -> None:
     """Nothing is repeated behind our back; each step has a limit; notices of maintenance would not be read."""
     if hasattr(connection, "retry"):
         with importing:
@@ -139,10 +141,10 @@ def _prepare(connection: Any) -> None:
             from redis.retry import Retry
         connection.retry = Retry(NoBackoff(), 0)
         connection.maint_notifications_config = None
-    for limit in ("socket_connect_timeout", "socket_timeout"):
+    for limit in ("socket_connect_timeout", "socket_timeout", "timeout_s"):
         if hasattr(connection, limit):
             given = getattr(connection, limit)
-            setattr(connection, limit, CONNECT_TIMEOUT_S if given is None else min(given, CONNECT_TIMEOUT_S))
+            setattr(connection, limit, at_most_s if given is None else min(given, at_most_s))
 
 
 class Address(NamedTuple):

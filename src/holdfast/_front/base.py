@@ -241,8 +241,9 @@ class Front:
 
         self.engine.call(self.client.close, over)
 
+        until = clock() + _CLOSE_MAX_S
+
         def wait() -> None:
-            until = clock() + _CLOSE_MAX_S
             # In slices: an engine of before eventlet's patch wakes no greenlet.
             while not (self.ended or self.engine.is_mine()) and (left_s := until - clock()) > 0:
                 self.engine.wait(bell, min(left_s, SLICE_S))
