@@ -220,6 +220,10 @@ def _of_awaits(source: str) -> Iterator[Edit]:
 _KEYWORDS = frozenset({"return", "in", "not", "and", "or", "is", "if", "else", "yield", "await", "assert", "lambda"})
 
 
+#: From Python 3.12 on, an f-string comes in pieces.
+_TEXTS = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+
+
 def _token_edits(source: str, sayings: Sequence[Saying], verbatim: set[int]) -> Iterator[Edit]:
     tokens = _tokens(source)
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
@@ -230,7 +234,7 @@ def _token_edits(source: str, sayings: Sequence[Saying], verbatim: set[int]) -> 
             yield token.start, following.start, ""
         elif token.type == tokenize.NAME and token.string in NAMES:
             yield token.start, token.end, NAMES[token.string]
-        elif token.type in (tokenize.STRING, tokenize.COMMENT):
+        elif token.type in _TEXTS:
             text = _reworded(token, sayings)
             if text != token.string:
                 yield token.start, token.end, text

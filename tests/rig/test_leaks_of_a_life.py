@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 
@@ -12,14 +13,15 @@ from rig.state import Interrupted
 
 
 def test_a_start_that_an_exception_has_cut_short_is_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise Interrupted
 
     life = Life.__new__(Life)
     life.played = Counter()
     thread = threading.Thread(target=print, name="holdfast-unbegun", daemon=True)
     with monkeypatch.context() as patch:
-        patch.setattr(threading, "_start_new_thread", interrupted)
+        starts = "_start_new_thread" if sys.version_info < (3, 13) else "_start_joinable_thread"
+        patch.setattr(threading, starts, interrupted)
         with pytest.raises(Interrupted):
             thread.start()
     try:
