@@ -39,6 +39,9 @@ for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
+# Programs under test write as they do where this is not set.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
 # The same examples in every run, so that what lands was tested; HYPOTHESIS_RANDOM=1 looks for new ones.
 # No example has to be quick: on a busy machine any may take long.
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)

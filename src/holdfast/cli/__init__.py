@@ -89,13 +89,14 @@ def _main(argv: Sequence[str] | None) -> int:
 
     warnings.showwarning = say
     try:
-        return _dispatch(words)
+        try:
+            return _dispatch(words)
+        finally:
+            sys.stdout.flush()  # what it cannot write is said below
     except exits.UsageError as error:
         report.say(f"{error} (try: holdfast {error.command} --help)" if error.command else f"{error}")
         return exits.USAGE
-    except BrokenPipeError:
-        # The reader of our output has gone; nothing is left to say, also not when the interpreter flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except BrokenPipeError:  # the reader of our output has gone; nothing is left to say
         return exits.SIGNALLED + 13
     except Exception as error:
         if os.environ.get("HOLDFAST_TRACEBACK"):
@@ -104,6 +105,7 @@ def _main(argv: Sequence[str] | None) -> int:
         return exits.status_of(error)
     finally:
         warnings.showwarning = show
+        report.end_output()
 
 
 def _dispatch(words: list[str]) -> int:

@@ -26,6 +26,14 @@ def any_output() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
+def end_output() -> None:
+    """Have the interpreter find nothing that it cannot write when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 def clean(text: object) -> str:
     """One line without control characters, and without what this output cannot show.
 
