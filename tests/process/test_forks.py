@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +29,7 @@ from holdfast._engine.server import Server
 from testbed.servers import unique
 from testbed.waiting import PATIENCE_S, eventually
 from tests.contract.test_kept import keep
-from tests.support.bytecodes import at_bytecode, bytecodes_of
+from tests.support.bytecodes import at_place, bytecodes_of
 from tests.support.forked import in_child
 from tests.support.keys import key_of
 
@@ -525,39 +526,50 @@ def test_a_fork_at_any_bytecode_of_an_acquire_leaves_the_lease_to_one_of_both(
     valkey_server: embedded.Server, look: Any, unique_name: str
 ) -> None:
     """By a signal handler: the child has its parent's lease neither as it is asked for, nor as it is made."""
-    forks: list[int] = []
+    forks: list[tuple[int, int]] = []
 
-    def acquire(number: int) -> Any:
-        return locks.lock(f"{unique_name}-{number}").try_acquire
+    def fork(_frame: Any) -> None:
+        reader, writer = os.pipe()
+        child = os.fork()
+        forks.append((child, reader if child else writer))
+        os.close(writer if child else reader)
 
-    def is_wrong(number: int) -> bool:
-        """In a child: True if it has what its parent has asked for."""
-        before = len(forks)
-        try:
-            lease, _ = at_bytecode(number, lambda _: forks.append(os.fork()), acquire(number))
-        except holdfast.LeaseLost as error:
-            return error.reason != "forked"
-        if 0 in forks:
-            return lease is not None and client_of(lease.token) != locks._session.driver.client_id
-        for child in forks[before:]:
-            assert os.waitpid(child, 0)[1] == 0, f"the child has it, forked at {places[number]}"
-        if lease is not None:  # else the child was first, by a token of its own
-            assert look.get(key_of(lease.name)) == lease.token
-            lease.release()
-        return False
+    def wrong(got: Any) -> str:
+        """In a child: what it has of what its parent has asked for, or has raised of its own."""
+        if isinstance(got, holdfast.LeaseLost) and got.reason == "forked":
+            return ""
+        if isinstance(got, BaseException):
+            return "".join(traceback.format_exception(got))
+        if got is None or client_of(got.token) == locks._session.driver.client_id:
+            return ""
+        return "" if got.lost.reason == "forked" else f"it has {got}"
 
     # A child that has to wait for its connection on a busy machine fails after a second, else.
     settings = DEFAULT._replace(try_limit_s=PATIENCE_S)
     with holdfast.Client(redis.Redis.from_url(valkey_server.url), ttl=60, _settings=settings) as locks:
-        acquire(-2)().release()
-        places = bytecodes_of(acquire(-1))
+        locks.lock(f"{unique_name}-first").acquire().release()
+        places = dict.fromkeys(bytecodes_of(locks.lock(f"{unique_name}-places").try_acquire))
         steps = ("Acquirable._acquire", "AcquirableBase._granted")
-        chosen = [number for number, place in enumerate(places) if place.code.co_qualname in steps][::3]
-        for number in chosen:
-            parent, wrong = os.getpid(), True
+        chosen = [place for place in places if place.code.co_qualname in steps][::3]
+        for number, place in enumerate(chosen):
+            count = len(forks)
             try:
-                wrong = is_wrong(number)
-            finally:
-                if os.getpid() != parent:
-                    os._exit(wrong)
+                got: Any = at_place(place, fork, locks.lock(f"{unique_name}-{number}").try_acquire)
+            except BaseException as error:
+                got = error
+            for child, end in forks[count:]:  # none, where a held up machine led to another way
+                if not child:
+                    try:
+                        os.write(end, wrong(got).encode())
+                        os._exit(0)
+                    finally:
+                        os._exit(1)
+                with open(end) as said:
+                    assert said.read() == "", f"in the child that was forked at {place}"
+                assert os.waitpid(child, 0)[1] == 0
+            if isinstance(got, BaseException):
+                raise got
+            if got is not None:  # else the child was first, by a token of its own
+                assert look.get(key_of(got.name)) == got.token
+                got.release()
     assert len(forks) > len(chosen) / 2

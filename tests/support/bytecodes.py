@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import holdfast
 
-__all__ = ["Place", "at_bytecode", "bytecodes_of", "places_once"]
+__all__ = ["Place", "at_bytecode", "at_place", "bytecodes_of", "places_once"]
 
 _PACKAGE = str(Path(holdfast.__file__).parent) + "/"
 _ALSO = frozenset(str(module.__file__) for module in (threading, queue, weakref)) | {
@@ -130,6 +130,21 @@ def at_bytecode(n: int, hook: Callable[[FrameType], Any], action: Callable[[], A
 
     result = _run(count, action)
     return result, place
+
+
+def at_place(place: Place, hook: Callable[[FrameType], Any], action: Callable[[], Any]) -> Any:
+    """Call `action()`, and `hook(frame)` right before it comes to that bytecode for the first time.
+
+    How many bytecodes come before may differ from run to run: an answer comes at once, or later.
+    """
+    left = [place[:2]]
+
+    def look(frame: FrameType) -> None:
+        if left and (frame.f_code, frame.f_lasti) == left[0]:
+            left.clear()
+            hook(frame)
+
+    return _run(look, action)
 
 
 def places_once(places: Sequence[Place], step: int = 1, first: int = 0) -> Iterable[int]:
