@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import select
 import signal
 import socket
@@ -34,6 +35,7 @@ from holdfast._lua import SCRIPTS
 from holdfast._runtime.clock import clock
 from holdfast._runtime.waits import ring, silent_bell
 from testbed.waiting import eventually
+from tests.support.bytecodes import at_bytecode, bytecodes_of, places_once
 from tests.support.peer import Answered, Peer, Words, command, running_engine
 
 KEYS = lock_keys("holdfast", "a")
@@ -1179,10 +1181,51 @@ def test_one_that_stands_leaves_with_the_connection(server: Server, peer: Peer, 
 def test_the_engine_looks_after_readers_only_while_there_are_some(server: Server, peer: Peer, engine: Engine) -> None:
     with_messages(server, peer, engine)
     link: Any = server.link
+    looks, guard = list[Any](), link._guard
+
+    def look(*of: Any) -> None:
+        looks.append(of)
+        guard(*of)
+
+    link._guard = look
     assert ask_many(link, 3) == [([1, 7], None)] * 3
-    assert link._guarded
+    eventually(lambda: looks)
     eventually(lambda: not link._guarded, "it has stopped")
     assert not server.link.is_torn
+
+
+@pytest.mark.parametrize("way", ["reads", "waits for nothing"])
+def test_the_engine_looks_after_what_goes_on_wherever_a_handler_has_raised(
+    server: Server, peer: Peer, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it seemed about to look for good, it would never be told again."""
+    monkeypatch.setattr(links, "GUARD_S", 0.002)
+    monkeypatch.setattr(links, "LIE_S", 0.002)
+    peer.answer = lambda words: b"+OK\r\n" if words == [b"PING"] else GRANTED
+    interrupted = 0
+
+    def asks(link: Any) -> Callable[[], object]:
+        link._subscribes = way == "reads"
+        eventually(lambda: not (link._guarded or link._ticks), "it has looked")
+        ask = Ask(ALONE, "t", clock() + 20.0)
+        return partial(link.ask if way == "reads" else link.put, ask)
+
+    def strike(_frame: Any) -> None:
+        raise ZeroDivisionError
+
+    places = bytecodes_of(asks(connected(server)))
+    assert any(place.code is Engine.call.__code__ for place in places)
+    for number in places_once(places):
+        code, offset, _ = places[number]
+        if code.co_code[offset] == dis.opmap["NOP"]:
+            continue  # before a `try`, where no signal comes
+        link = connected(server)
+        try:
+            at_bytecode(number, strike, asks(link))
+        except ZeroDivisionError:
+            interrupted += 1
+        eventually(lambda link=link: not (link._guarded or link._ticks), "it has looked")  # type: ignore[misc]
+    assert interrupted > len(places) / 4
 
 
 def test_the_engine_reads_where_a_reader_has_just_left(server: Server, peer: Peer, engine: Engine) -> None:

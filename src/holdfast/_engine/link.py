@@ -238,7 +238,7 @@ class Link(Matching):
             self._queue.append(ask)
             self.write()
             if self._subscribes and not self._guarded:
-                self._have_guard()
+                self._engine.call(self._have_guard)
             while ask.outcome is None and not self.ended:
                 left_s = ask.deadline - clock()
                 # A last look in any case: this thread may have been held up, and the reply be there.
@@ -270,7 +270,7 @@ class Link(Matching):
             if self._led or reading.setdefault("", me) is not me:
                 return
             if self._subscribes and not self._guarded:
-                self._have_guard()
+                self._engine.call(self._have_guard)
             goes_on = self._read_for_callers()
             del reading[""]
             if goes_on and not (self._is_quiet() if self._pending else not self._subscribes):
@@ -365,7 +365,7 @@ class Link(Matching):
                     continue
                 self._led = True
                 if not self._guarded:
-                    self._have_guard()
+                    self._engine.call(self._have_guard)
                 if self._poll.poll(1000 * min(left_s, SLICE_S)):
                     goes_on = self._read_for_callers() and not self.ended
                 else:
@@ -386,7 +386,8 @@ class Link(Matching):
         later.may_lie = not self._subscribes
         self._queue.append(later)
         self.write()
-        self._have_ticks()
+        if not self._ticks:
+            self._engine.call(self._have_ticks)
         if self.ended:
             self._engine.call(self.rescue)
         return True
@@ -399,7 +400,7 @@ class Link(Matching):
         if first_at < self._alarm_at:
             self._engine.call(self.alarm, first_at)
         if asks[-1].may_lie and not self._ticks:
-            self._have_ticks()
+            self._engine.call(self._have_ticks)
         if self.ended or self._seat:
             self._engine.call(self.rescue)
 
@@ -533,8 +534,10 @@ class Link(Matching):
                 self._end_if_done()
 
     def _have_guard(self) -> None:
-        self._guarded = True
-        self._engine.call(self._engine.later, GUARD_S, self._guard, None, 0)
+        """By the engine, which alone sets and clears what says so: no signal handler comes between."""
+        if not self._guarded:
+            self._guarded = True
+            self._engine.later(GUARD_S, self._guard, None, 0)
 
     def _guard(self, last: object, reads: int) -> None:
         """Look whether the caller that reads moves on: messages may come, and a signal handler may hold it up."""
@@ -569,9 +572,10 @@ class Link(Matching):
         self.server.take_over(waiting)
 
     def _have_ticks(self) -> None:
+        """The same of what lies unread."""
         if not self._ticks:
             self._ticks = True
-            self._engine.call(self._engine.later, LIE_S, self._tick, None)
+            self._engine.later(LIE_S, self._tick, None)
 
     def _tick(self, first: Any) -> None:
         """Read replies that are not waited for, when no other request has come by for a while; and look for late ones.
