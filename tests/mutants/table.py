@@ -184,8 +184,8 @@ _ENGINE: tuple[Mutant, ...] = tuple(
         (
             "replies that are not waited for are not read until another one is",
             LINK,
-            "DEADLINE, pending)))\n            self.rescue()",
-            "DEADLINE, pending)))",
+            "DEADLINE, waiting)))\n            self.rescue()",
+            "DEADLINE, waiting)))",
         ),
         (
             "what is not waited for may lie where messages come",

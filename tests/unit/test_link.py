@@ -787,6 +787,17 @@ def test_a_seat_that_is_never_left_is_passed_by(server: Server, peer: Peer) -> N
         link._seat.clear()
 
 
+def test_a_seat_that_is_never_left_is_passed_by_what_nobody_waits_for(server: Server, peer: Peer) -> None:
+    link = connected(server)
+    peer.answer = lambda words: b":1\r\n"
+    link._seat[""] = (0,)
+    try:
+        assert told(link).wait() == (1, None)
+        assert peer.came_on == [0, 1], "by another connection"
+    finally:
+        link._seat.clear()
+
+
 def test_a_handler_above_a_thread_that_reads_goes_another_way_though_another_thread_writes(
     server: Server, peer: Peer
 ) -> None:

@@ -199,6 +199,8 @@ class Link(Matching):
         if self.ended:
             self._engine.soon(request.end, None, self._failure.again(maybe_executed=False))
             return
+        if request.may_lie:
+            request.may_lie = False  # who would have read its reply has sent it elsewhere, or reads no more
         self._queue.append(request)
         if request.fits is is_no_reply:
             self._subscribes = True
@@ -583,15 +585,15 @@ class Link(Matching):
         Where they are read at once, they may be late all the same.
         """
         self._ticks = False  # before the look: who sends behind that has ticks again
-        pending = snapshot(self._pending)
-        if self.ended or not pending:
+        waiting = [*snapshot(self._queue), *self._under_way()]
+        if self.ended or not waiting:
             return
-        if self._armed or pending[0] is first:
-            self.alarm(min(map(DEADLINE, pending)))
+        if self._armed or waiting[0] is first:
+            self.alarm(min(map(DEADLINE, waiting)))
             self.rescue()
         else:
             self._ticks = True
-            self._engine.later(LIE_S, self._tick, pending[0])
+            self._engine.later(LIE_S, self._tick, waiting[0])
 
     # -- reading ----------------------------------------------------------------------------------
 
