@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from types import ModuleType
 
 import pytest
 
@@ -164,18 +163,6 @@ class _Bell:
         if self.error is None:
             raise RuntimeError("release unlocked lock")
         signal.raise_signal(signal.SIGALRM)
-
-
-def test_a_handler_amid_the_import_of_what_looks_for_the_holder_has_its_timeout(
-    server: embedded.Server, monkeypatch: pytest.MonkeyPatch, unique_name: str
-) -> None:
-    """Python gives it the module as it is by then: without anything."""
-    module = "holdfast._sync.overview"
-    with holdfast.connect(server.url) as locks, holdfast.connect(server.url) as others, others.lock(unique_name):
-        monkeypatch.setitem(sys.modules, module, ModuleType(module))
-        with pytest.raises(holdfast.AcquireTimeout) as caught:
-            locks.lock(unique_name).acquire(timeout=0.01)
-        assert caught.value.holder is None
 
 
 def test_what_a_handler_raises_as_a_bell_rings_comes_out() -> None:

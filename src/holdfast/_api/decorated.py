@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast._api.endpoints import Api
 from holdfast._api.options import check_name
-from holdfast._runtime.lazily import importing
+from holdfast._runtime.lazily import lazily
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -25,23 +25,22 @@ _ASYNC = 0x80 | 0x200
 def check_function(function: Any, api: Api) -> None:
     """Refuse, at decoration, what cannot be decorated."""
     asynchronous = api == "asyncio"
-    with importing:
-        from inspect import isasyncgenfunction, isclass, iscoroutinefunction, isgeneratorfunction
+    inspect = lazily("inspect")
     wanted = "a coroutine function" if asynchronous else "a plain function"
     if isinstance(function, (staticmethod, classmethod)):
         kind = type(function).__name__
         raise ConfigurationError("function", function, f"{wanted}; put @{kind} above @locked(…)")
-    if isclass(function):
+    if inspect.isclass(function):
         raise ConfigurationError("function", function, f"{wanted}; decorate the methods of the class")
     if not callable(function):
         raise ConfigurationError("function", function, wanted)
     # What a call runs: of an object that can be called its __call__. (A partial is looked through.)
     for called in (function, getattr(function, "__call__", None)):  # noqa: B004
-        if isgeneratorfunction(called) or isasyncgenfunction(called):
+        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
             later = _LATER.format("async " if asynchronous else "")
             raise ConfigurationError("function", function, f"{wanted}, and no generator function: {later}")
         # (The mark is what asyncio knows compiled coroutine functions by.)
-        if iscoroutinefunction(called) or type(getattr(called, "_is_coroutine", None)) is object:
+        if inspect.iscoroutinefunction(called) or type(getattr(called, "_is_coroutine", None)) is object:
             if not asynchronous:
                 wanted += "; coroutine functions belong to holdfast.asyncio.Client.locked"
                 raise ConfigurationError("function", function, wanted)
@@ -57,10 +56,9 @@ def check_callable(argument: str, function: Any, api: Api = "asyncio") -> None:
     code = getattr(function, "__code__", None)
     if api == "asyncio" or (code and not code.co_flags & _ASYNC and not hasattr(function, "_is_coroutine_mark")):
         return
-    with importing:
-        from inspect import isasyncgenfunction, iscoroutinefunction
+    inspect = lazily("inspect")
     for called in (function, getattr(function, "__call__", None)):  # noqa: B004
-        if iscoroutinefunction(called) or isasyncgenfunction(called):
+        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
             raise ConfigurationError(argument, function, "a plain function; what it returns is not awaited")
 
 
@@ -70,20 +68,17 @@ def check_result(
     """Refuse what a call returned when its body has still to run: a wrapper can hide that from `check_function`."""
     if result is None or type(result) in _DONE:
         return
-    with importing:
-        from contextlib import AbstractAsyncContextManager, AbstractContextManager
-        from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
-    what = None
-    if isgenerator(result) or isasyncgen(result):
+    contextlib, inspect, what = lazily("contextlib"), lazily("inspect"), None
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
         what = "a generator"
-    elif iscoroutine(result):
+    elif inspect.iscoroutine(result):
         result.close()  # it will not be awaited
         what = "a coroutine"
-    elif isinstance(result, (AbstractContextManager, AbstractAsyncContextManager)):
+    elif isinstance(result, (contextlib.AbstractContextManager, contextlib.AbstractAsyncContextManager)):
         body = getattr(result, "gen", None)
-        if isgenerator(body) or isasyncgen(body):
+        if inspect.isgenerator(body) or inspect.isasyncgen(body):
             what = "a context manager made of a generator"
-    elif api == "threads" and isawaitable(result):
+    elif api == "threads" and inspect.isawaitable(result):
         what = "an awaitable"
     if what is not None:
         later = later.format("async " if api == "asyncio" else "")
@@ -125,15 +120,13 @@ def _fields(formatter: Formatter, template: str) -> Iterator[str]:
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
     """Return a function from the arguments of a call to the name. What the template names has to be a parameter."""
     # Imported here: a program that names no lock by a template need not wait for these at its start.
-    with importing:
-        from inspect import signature as signature_of
-        from string import Formatter
+    inspect, formatter = lazily("inspect"), lazily("string").Formatter()
     try:
-        signature = signature_of(function)
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
         raise ConfigurationError("function", function, "a function whose signature Python knows") from None
     try:
-        fields = list(_fields(Formatter(), template))
+        fields = list(_fields(formatter, template))
     except ValueError as error:
         raise ConfigurationError("template", template, f"a format string ({error})") from None
     called = getattr(function, "__qualname__", None) or repr(function)

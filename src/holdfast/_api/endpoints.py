@@ -16,7 +16,7 @@ from holdfast._engine.dial import Address, address_of_url
 from holdfast._engine.loop import engine
 from holdfast._engine.server import Server, Topology
 from holdfast._runtime.greenlets import refuse_half_patched
-from holdfast._runtime.lazily import importing, lazily
+from holdfast._runtime.lazily import lazily
 from holdfast.errors import ConfigurationError, redacted
 
 Api: TypeAlias = Literal["threads", "asyncio"]
@@ -229,13 +229,11 @@ def _split(url: str, default_port: int) -> tuple[str, list[tuple[str, int]], lis
 
 def _connection_kwargs(secure: bool, credentials: str, database: str, options: dict[str, str]) -> dict[str, Any]:
     """Return what redis-py makes of the same parts in a plain URL."""
-    with importing:
-        from redis import connection
     if database and not database.isdigit():
         raise _Unreadable("the database has to be a number")
     scheme = "rediss" if secure else "redis"
     query = f"?{urlencode(options)}" if options else ""
-    parse_url: Any = connection.parse_url
+    parse_url = lazily("redis.connection").parse_url
     kwargs: dict[str, Any] = parse_url(f"{scheme}://{credentials}localhost:6379/{database}{query}")
     for part in ("host", "port", "connection_class"):
         kwargs.pop(part, None)
@@ -256,10 +254,7 @@ def _sentinel(url: str) -> Pool:
     of_sentinels.setdefault("socket_timeout", _SENTINEL_PATIENCE_S)
     of_sentinels.setdefault("socket_connect_timeout", _SENTINEL_PATIENCE_S)
     # Who does not answer is not asked again, since the next one may: redis-py would try each four times, for seconds.
-    with importing:
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
-    of_sentinels["retry"] = Retry(NoBackoff(), 0)
+    of_sentinels["retry"] = lazily("redis.retry").Retry(lazily("redis.backoff").NoBackoff(), 0)
     sentinels = lazily("holdfast._engine.sentinel")
     master = sentinels.Discovery(addresses, sentinel_kwargs=of_sentinels).master_for(path[0], **kwargs)
     return Pool(master.connection_pool)
@@ -335,13 +330,12 @@ def topology_of(place: Any, api: Api) -> Topology:
     found = _found(place, api)
     if not isinstance(found, Seeds):
         return Topology(_server(found), fails_over=isinstance(found, Pool) and found.fails_over)
-    with importing:
-        from holdfast._engine.cluster import Cluster
 
     def connections(host: str, port: int) -> Callable[[], Any]:
         return _connections(found.connection_class, {"host": host, "port": port, **found.kwargs})
 
-    return Cluster(engine(), found.addresses, connections)
+    cluster: Topology = lazily("holdfast._engine.cluster").Cluster(engine(), found.addresses, connections)
+    return cluster
 
 
 def _server(place: Address | Pool) -> Server:
@@ -349,12 +343,12 @@ def _server(place: Address | Pool) -> Server:
 
 
 def _connections(kind: Any, kwargs: dict[str, Any]) -> Callable[[], Any]:
-    with importing:
-        from holdfast._engine.twins import Unsupported, connections
+    twins = lazily("holdfast._engine.twins")
     try:
-        return connections(kind, kwargs)
-    except Unsupported as error:
+        made: Callable[[], Any] = twins.connections(kind, kwargs)
+    except twins.Unsupported as error:
         raise ConfigurationError("redis_client", *error.args) from None
+    return made
 
 
 def _found(place: Any, api: Api) -> Any:
@@ -379,8 +373,6 @@ def _found(place: Any, api: Api) -> Any:
         if any(kind.__module__.startswith("fakeredis.") for kind in getattr(connection_class, "__mro__", ())):
             raise ConfigurationError("redis_client", type(place).__name__, f"{_WANTED[api]}; {_IMITATION}")
         found = Pool(pool)
-    with importing:
-        from holdfast._engine.twins import is_asyncio
-    if is_asyncio(found.connection_class) != (api == "asyncio"):
+    if lazily("holdfast._engine.twins").is_asyncio(found.connection_class) != (api == "asyncio"):
         raise ConfigurationError("redis_client", place, f"{_WANTED[api]}; {_OF_THE_OTHER[api]}")
     return found

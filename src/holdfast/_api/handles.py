@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from holdfast._core.record import LeaseRecord
 from holdfast._core.replies import LockSeen
 from holdfast._core.tokens import BLOCK, MARK, TOKEN_MAX
-from holdfast._runtime.lazily import importing
+from holdfast._runtime.lazily import lazily
 from holdfast.errors import ConfigurationError
 
 _MARK = "holdfast lease"
@@ -32,18 +32,15 @@ class Handle(NamedTuple):
 
 def handle_of(record: LeaseRecord, namespace: str | None) -> str:
     """Write a handle as text: one line of ASCII."""
-    with importing:
-        import json
     handle = Handle(namespace, record.name, record.token, record.fence, record.extensions)
-    return json.dumps([_MARK, *handle])
+    text: str = lazily("json").dumps([_MARK, *handle])
+    return text
 
 
 def read_handle(text: object, namespace: str | None) -> Handle:
     """Parse the text that `Lease.handle` made for a client of this namespace."""
-    with importing:
-        import json
     try:
-        mark, *fields = json.loads(text)  # type: ignore[arg-type] # what is no str is a TypeError
+        mark, *fields = lazily("json").loads(text)  # what is no str is a TypeError
         handle = Handle(*fields)
         "".join(map(str, handle)).encode()  # half a surrogate pair is a ValueError
     except (TypeError, ValueError, RecursionError):

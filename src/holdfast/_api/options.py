@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
-from holdfast._runtime.lazily import importing
+from holdfast._runtime.lazily import lazily
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ def _between(argument: str, value: object, least_s: float, most_s: float, words:
         except OverflowError:  # an int beyond all floats
             seconds = math.copysign(sys.float_info.max, value > 0 or -1)
     else:
-        with importing:
-            from datetime import timedelta  # a caller that passes one has imported it before
-        if isinstance(value, timedelta):
+        if isinstance(value, lazily("datetime").timedelta):  # its caller has imported it before
             seconds = value.total_seconds()
     if not least_s <= seconds <= most_s:
         allowed = f"seconds (int or float) or a timedelta, {words or f'from {least_s} to {most_s}'}"

@@ -15,7 +15,7 @@ from holdfast._core.effects import Command, Protocol
 from holdfast._core.keys import lock_keys
 from holdfast._core.replies import COUNT, DONE
 from holdfast._core.waiting import once_more
-from holdfast._runtime.lazily import importing
+from holdfast._runtime.lazily import lazily
 from holdfast.errors import ConfigurationError, MakeFailed, shown
 
 #: For how long after its last write the newest fencing token is remembered beside a value, ms.
@@ -40,10 +40,9 @@ def mark_of(fingerprint: object) -> bytes:
         return b""
     if not isinstance(fingerprint, (str, bytes)):
         raise ConfigurationError("fingerprint", fingerprint, "str or bytes: what makes two requests the same, or None")
-    with importing:
-        from hashlib import sha256
     given = fingerprint.encode("utf-8", "surrogatepass") if isinstance(fingerprint, str) else fingerprint
-    return _MARK + sha256(given).hexdigest()[: _MARK_LENGTH - 1].encode()
+    digest: str = lazily("hashlib").sha256(given).hexdigest()
+    return _MARK + digest[: _MARK_LENGTH - 1].encode()
 
 
 def packed_result(result: object, mark: bytes = b"") -> bytes:

@@ -29,7 +29,7 @@ from holdfast._core.replicas import Replicas
 from holdfast._core.settings import Settings
 from holdfast._core.snapshot import snapshot
 from holdfast._core.tokens import MARK, make_token, owner_of
-from holdfast._runtime.lazily import importing
+from holdfast._runtime.lazily import lazily
 from holdfast.errors import ConfigurationError
 
 #: Locks whose objects share what does not change; beyond, all are forgotten, and made again.
@@ -126,19 +126,16 @@ class SessionBase:
             raise ConfigurationError("deadlock_check", every_s, allowed)
 
         def check() -> Any:
-            with importing:
-                from holdfast._api.deadlocks import detected
-                from holdfast._core.detecting import Check
+            detected = lazily("holdfast._api.deadlocks").detected
             claim, error = partial(self.new_token, "deadlock"), partial(detected, name, label)
-            return Check(self.detector(), witness, every_s, claim, error)
+            return lazily("holdfast._core.detecting").Check(self.detector(), witness, every_s, claim, error)
 
         return check
 
     def detector(self) -> Any:
         if self._detector is None and self.namespace is not None:
-            with importing:
-                from holdfast._core.detecting import Detector
-            self._detector = Detector(self.namespace, not self.moves, self.settings, self.masters)
+            detecting = lazily("holdfast._core.detecting")
+            self._detector = detecting.Detector(self.namespace, not self.moves, self.settings, self.masters)
         return self._detector
 
     def replicas_for(self, sync_replicas: int | Literal["all"] | None) -> Replicas | None:

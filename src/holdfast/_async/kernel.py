@@ -113,12 +113,8 @@ class Acquirable(AcquirableBase, Generic[L]):
         holder, limit = None, self._how.most_waiting
         try:
             if got.holder:
-                try:  # not at the start: most programs never need it
-                    last_holder = lazily("holdfast._async.overview").last_holder
-                except (ImportError, AttributeError):
-                    pass  # a signal handler asks, and has interrupted that import
-                else:
-                    holder = await last_holder(self._session, self._kind, self._name, got.holder, bool(timeout_s))
+                last_holder = lazily("holdfast._async.overview").last_holder  # not at the start: most never need it
+                holder = await last_holder(self._session, self._kind, self._name, got.holder, bool(timeout_s))
             if limit is not None and (got.is_full or not limit):
                 return QueueFull(self._name, got.waited_s, holder, limit, self._label)
             return AcquireTimeout(self._name, got.waited_s, holder, kind=self._label)

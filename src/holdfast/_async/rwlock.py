@@ -14,7 +14,7 @@ from holdfast._core import mutex, rwlock
 from holdfast._core.kinds import RWLOCK
 from holdfast._core.replies import LockSeen
 from holdfast._runtime.clock import clock
-from holdfast._runtime.lazily import importing
+from holdfast._runtime.lazily import lazily
 
 if TYPE_CHECKING:
     from holdfast._api.holder import RWLockStatus
@@ -139,14 +139,12 @@ class RWLock(RWLockBase):
         In one request, and one more when this client sees that of the writer for the first time, to learn who it is.
         """
         seen = await self._inspect()
-        with importing:
-            from holdfast._api.holder import RWLockStatus
-            from holdfast._api.looking import behind
+        make: type[RWLockStatus] = lazily("holdfast._api.holder").RWLockStatus
         writer = None
         if seen.holder:
-            session = self._session
-            writer = await session.run(behind(session, seen.holder, seen.remaining_ms, seen.fence))
-        return RWLockStatus(self._name, writer, seen.holders, seen.waiters, seen.fence)
+            session, looking = self._session, lazily("holdfast._api.looking")
+            writer = await session.run(looking.behind(session, seen.holder, seen.remaining_ms, seen.fence))
+        return make(self._name, writer, seen.holders, seen.waiters, seen.fence)
 
     async def readers(self) -> int:
         """Return the number of readers at this moment. Only good for reporting."""

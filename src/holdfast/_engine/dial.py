@@ -25,7 +25,7 @@ from holdfast._engine.pack import pack_command
 from holdfast._runtime.clock import clock
 from holdfast._runtime.handlers import raised_by_handler
 from holdfast._runtime.inherited import opened
-from holdfast._runtime.lazily import importing
+from holdfast._runtime.lazily import lazily
 
 #: An attempt to connect is given up after this, s.
 CONNECT_TIMEOUT_S = 5.0
@@ -136,10 +136,7 @@ def _speaks_resp3(sock: socket.socket) -> bool:
 def _prepare(connection: Any, at_most_s: float) -> None:
     """Nothing is repeated behind our back; each step has a limit; notices of maintenance would not be read."""
     if hasattr(connection, "retry"):
-        with importing:
-            from redis.backoff import NoBackoff
-            from redis.retry import Retry
-        connection.retry = Retry(NoBackoff(), 0)
+        connection.retry = lazily("redis.retry").Retry(lazily("redis.backoff").NoBackoff(), 0)
         connection.maint_notifications_config = None
     for limit in ("socket_connect_timeout", "socket_timeout", "timeout_s"):
         if hasattr(connection, limit):

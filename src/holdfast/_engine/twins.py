@@ -21,7 +21,7 @@ from typing import Any
 
 from holdfast._engine.dial import CONNECT_TIMEOUT_S
 from holdfast._engine.handshake import is_tls
-from holdfast._runtime.lazily import importing
+from holdfast._runtime.lazily import lazily
 
 #: Settings of connections for asyncio that their twins have objects of their own for, or that would not be used.
 _NOT_FOR_TWINS = frozenset(
@@ -151,11 +151,7 @@ class _Lent:
     async def _connect(self) -> None:
         connection = self._connection
         if hasattr(connection, "retry"):
-            with importing:
-                from redis.asyncio.retry import Retry
-                from redis.backoff import NoBackoff
-
-            connection.retry = Retry(NoBackoff(), 0)
+            connection.retry = lazily("redis.asyncio.retry").Retry(lazily("redis.backoff").NoBackoff(), 0)
         await connection.connect()
         writer: Any = getattr(connection, "_writer", None)
         lent = None if writer is None else writer.get_extra_info("socket")

@@ -17,7 +17,7 @@ from holdfast._core.replies import LockSeen
 from holdfast._core.snapshot import snapshot
 from holdfast._runtime.cancel import Cancel
 from holdfast._runtime.clock import clock
-from holdfast._runtime.lazily import importing, lazily
+from holdfast._runtime.lazily import lazily
 from holdfast._sync.entering import Enterable
 from holdfast._sync.kernel import Acquirable
 from holdfast._sync.lease import Lease
@@ -102,9 +102,8 @@ class Lock(ExclusiveBase, Leasable[Lease]):
         In one request, and one more when this client sees that of the holder for the first time, to learn who it is.
         """
         seen = self._inspect()
-        with importing:
-            from holdfast._api.holder import LockStatus  # not at the start: most programs never ask
-        return LockStatus(self._name, self._holder(seen), seen.waiters, seen.fence)
+        make: type[LockStatus] = lazily("holdfast._api.holder").LockStatus  # not at the start: most programs never ask
+        return make(self._name, self._holder(seen), seen.waiters, seen.fence)
 
     def locked(self) -> bool:
         """True if the lock is held at this moment. Only for reporting: the answer may be out of date when it arrives.

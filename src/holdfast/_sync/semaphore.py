@@ -16,7 +16,7 @@ from holdfast._core.kinds import SEMAPHORE
 from holdfast._core.replies import LockSeen
 from holdfast._core.semaphore import SemaphoreAcquisition, resize
 from holdfast._runtime.cancel import Cancel
-from holdfast._runtime.lazily import importing
+from holdfast._runtime.lazily import lazily
 from holdfast._sync.lease import Lease
 from holdfast._sync.lifecycle import Session
 from holdfast._sync.lock import Leasable
@@ -98,10 +98,9 @@ class Semaphore(Leasable[Lease]):
     def status(self) -> SemaphoreStatus:
         """Permits, holders, waiters and last fencing token at one moment, in one request. Only for reporting."""
         seen = self._inspect()
-        with importing:
-            from holdfast._api.holder import SemaphoreStatus
+        make: type[SemaphoreStatus] = lazily("holdfast._api.holder").SemaphoreStatus
         permits = seen.limit or self._declared
-        return SemaphoreStatus(self._name, permits, seen.used, seen.holders, seen.waiters, seen.fence)
+        return make(self._name, permits, seen.used, seen.holders, seen.waiters, seen.fence)
 
     def permits(self) -> int:
         """Return the number of permits in all; 0 when the server does not know it yet. Only good for reporting."""
