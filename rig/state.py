@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import importlib
+import pkgutil
 import random
 import traceback
 import weakref
@@ -88,10 +89,13 @@ class LifeState(ABC):
         self._module = importlib.import_module("holdfast.asyncio" if config["api"] == "asyncio" else "holdfast")
         self._public = importlib.import_module("holdfast")
         self.errors: type[Exception] = self._public.HoldfastError
-        # The family is imported now: its classes are no leak, and an exception at a random bytecode of the import
-        # system leaves a module locked for good, whatever the library does.
+        # The family is imported now: its classes are no leak, and what a handler raises where the import system takes
+        # its lock leaves that held, whatever the library does: a fork by another thread hangs then.
         for name in self._module.__all__:
             getattr(self._module, name)
+        for each in pkgutil.walk_packages(self._public.__path__, "holdfast."):
+            if each.name.startswith("holdfast._") and not each.name.endswith(("__main__", "trio_loop")):
+                importlib.import_module(each.name)
         self._writers: dict[int, Writer] = {}
         self._told: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self._told_s = 0.0
