@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dis
 import functools
 import gc
+import itertools
 import sys
+import threading
+from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
@@ -14,6 +18,9 @@ import pytest
 
 import holdfast.asyncio
 from holdfast import embedded
+from holdfast._engine import loop
+from holdfast._front.home import Body, Home
+from testbed.waiting import PATIENCE_S
 from tests.process.interruptions import Bench, Interrupted, Place, excused, name_for
 
 pytestmark = pytest.mark.filterwarnings(
@@ -181,3 +188,98 @@ def test_an_exception_between_a_grant_and_its_caller_leaves_nothing(kind: str, v
     bench.close()
     gc.collect()  # coroutines that were never awaited complain
     assert sorted(left) == []
+
+
+class _Struck(Exception):
+    """Of a handler: an event loop goes on after a callback that raises."""
+
+
+@functools.cache
+def _signals_come(code: CodeType) -> frozenset[int]:
+    """Where CPython looks for signals: as the function begins, behind calls, and where a loop goes back."""
+    found: set[int] = set()
+    for one, behind in itertools.pairwise(dis.get_instructions(code)):
+        if one.opname.startswith(("RESUME", "CALL")):
+            found.add(behind.offset)
+        elif "BACKWARD" in one.opname:
+            found.add(one.argval)
+    return frozenset(found)
+
+
+@contextlib.contextmanager
+def _strikes(callback: Any, n: int) -> Iterator[list[int]]:
+    """Have a handler raise where one comes there for the n-th time; the list has where that was, once it was."""
+    struck, left = list[int](), n
+
+    def call(frame: FrameType, _event: str, _arg: Any) -> Any:
+        if frame.f_code is not callback.__code__:
+            return None
+        frame.f_trace_lines = False
+        frame.f_trace = step
+        frame.f_trace_opcodes = True
+        return step
+
+    def step(frame: FrameType, event: str, _arg: Any) -> Any:
+        nonlocal left
+        if event == "opcode" and frame.f_lasti in _signals_come(frame.f_code):
+            left -= 1
+            if left == -1:
+                struck.append(frame.f_lasti)
+                raise _Struck
+        return step
+
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks whether any frame wants them when tracing begins
+    sys.settrace(call)
+    try:
+        yield struck
+    finally:
+        sys.settrace(None)
+
+
+@pytest.mark.parametrize("callback", [Home._flush, Home._wake])
+def test_a_loop_goes_on_where_a_handler_raises_in_a_callback_of_ours(
+    callback: Any, valkey_server: embedded.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else all tasks of that loop would wait, from then on."""
+    monkeypatch.setattr(loop, "_SLEEP_MAX_S", 0.05)
+
+    async def main() -> None:
+        async with holdfast.asyncio.connect(valkey_server.url, ttl=60) as locks:
+            async with locks.lock(name_for("loop")):
+                home = locks._session.driver.home
+            for n in range(1_000):
+                with _strikes(callback, n) as struck:
+                    future = home.loop.future()
+                    threading.Thread(target=home.ring, args=(future,)).start()
+                    acquires = [locks.lock(name_for("loop")).acquire() for _ in range(3)]
+                    leases = await asyncio.wait_for(asyncio.gather(*acquires), PATIENCE_S)
+                    await asyncio.wait_for(future, PATIENCE_S)
+                for lease in leases:
+                    await lease.release()
+                if not struck:
+                    break
+            assert 3 <= n < 999
+
+    asyncio.run(main())
+
+
+def test_a_block_under_a_lost_lease_ends_where_a_handler_raises_in_its_cancellation(
+    valkey_server: embedded.Server,
+) -> None:
+    async def main() -> None:
+        async with holdfast.asyncio.connect(valkey_server.url, ttl=60) as locks:
+            for n in range(1_000):
+                with _strikes(Body._cancel, n) as struck, pytest.raises(holdfast.LeaseLost):
+                    async with locks.lock(name_for("loop")) as lease:
+                        locks._session.driver.engine.call(lease._record.lose, "taken")
+                        await asyncio.sleep(PATIENCE_S)
+                        raise AssertionError("it was not cancelled")
+                task = asyncio.current_task()
+                assert task is not None
+                assert not task.cancelling()
+                if not struck:
+                    break
+            assert 3 <= n < 999
+
+    asyncio.run(main())

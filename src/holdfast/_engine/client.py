@@ -308,10 +308,15 @@ class Client(Agent):
             server.reconnect()
 
     def look_after(self) -> None:
-        """Close where the session is gone, but an exception came up in its finalizer: Python passes over that."""
+        """Have fronts look; and close where the session is gone.
+
+        An exception may have come up in its finalizer: Python passes over that.
+        """
         if not self.closing and self.front.finalizer.peek() is None:
             self.front.finalizer()  # which keeps it; where it did that, the exception came later
             self.front.begin_close()
+        for front in self.front.fronts:
+            front.look_after()
 
     def sweep(self, hold: LeaseRecord) -> None:
         """Give back a lease that reached no caller, or whose block ended without a release."""

@@ -307,6 +307,11 @@ class AioFront(Front):
             return asyncio.CancelledError()
         return ClientClosed() if error is None else error
 
+    def look_after(self) -> None:
+        """Have loops do what a signal handler's exception has kept them from."""
+        for home in snapshot(self._homes.values()):
+            home.look_after()
+
     def leave(self) -> None:
         """Give back what was left by loops that run no more."""
         self._undo_for(lambda loop: not loop.is_running())

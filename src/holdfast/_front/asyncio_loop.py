@@ -19,9 +19,7 @@ class _AsyncioBody(Body):
 
     def _enter(self) -> None:
         self._cancelling = self.task.cancelling()
-
-    def _strike(self) -> None:
-        self.task.cancel("the lease is lost")
+        self._strike = partial(self.task.cancel, "the lease is lost")
 
     def _exit(self, error: BaseException | None) -> bool:
         ours = self._cancelled and self.task.uncancel() <= self._cancelling

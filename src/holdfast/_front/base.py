@@ -250,6 +250,9 @@ class Front:
 
         return wait
 
+    def look_after(self) -> None:
+        """Look, now and then, whether callers miss something."""
+
     def leave(self) -> None:
         """Give back what no caller will, when the client begins to end."""
 

@@ -42,7 +42,10 @@ class Body:
     `soon` calls something in the loop of the task, from any thread.
     """
 
-    __slots__ = ("_cancelled", "_open", "_soon", "record", "task")
+    __slots__ = ("_cancelled", "_open", "_soon", "_strike", "record", "task")
+
+    #: Cancels the task: a function in C, which no handler interrupts as it begins.
+    _strike: Callable[[], object]
 
     def __init__(self, task: Any, soon: Callable[..., None], record: LeaseRecord) -> None:
         self.task = task
@@ -58,8 +61,8 @@ class Body:
 
     def cancel(self, reason: str) -> None:
         """Cancel the block under a lost lease. By the engine, or by a task that has found the loss."""
-        if reason != "forked":
-            self._soon(self._cancel, reason)
+        for _ in range(2 if reason != "forked" else 0):
+            self._soon(self._cancel, reason)  # the second one, where a handler has raised as the first one began
 
     def _cancel(self, reason: str) -> None:
         if self._open and not self._cancelled:
@@ -84,10 +87,6 @@ class Body:
     # -- by the library that runs the task --------------------------------------------------------
 
     def _enter(self) -> None:
-        raise NotImplementedError
-
-    def _strike(self) -> None:
-        """Cancel the task."""
         raise NotImplementedError
 
     def _exit(self, error: BaseException | None) -> bool:
@@ -245,7 +244,16 @@ class Home:
         self._waking = False  # first: what comes from now on wakes the loop again
         woken = self._woken
         while woken:
-            wake(*woken.popleft())
+            wake(*woken[0])
+            woken.popleft()  # behind that: a handler may raise in between
+
+    def look_after(self) -> None:
+        """By the engine: call again what a handler's exception may have ended as it began, or before."""
+        with contextlib.suppress(RuntimeError):  # of a loop that is closed
+            if self._woken:
+                self.loop.from_thread(self._wake)
+            if self._out:
+                self.loop.from_thread(self._flush, self.front._only)
 
     def left_over(self) -> list[Ask]:
         """Take what was not sent before the loop stopped."""

@@ -81,9 +81,7 @@ class _TrioBody(Body):
     def _enter(self) -> None:
         self._scope = trio.CancelScope()
         self._scope.__enter__()
-
-    def _strike(self) -> None:
-        self._scope.cancel()
+        self._strike = self._scope.cancel
 
     def _exit(self, error: BaseException | None) -> bool:
         if error is None:
