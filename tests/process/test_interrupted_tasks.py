@@ -7,7 +7,6 @@ import contextlib
 import dis
 import functools
 import gc
-import itertools
 import sys
 import threading
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from holdfast._engine import loop
 from holdfast._front.home import Body, Home
 from testbed.waiting import PATIENCE_S
 from tests.process.interruptions import Bench, Interrupted, Place, excused, name_for
+from tests.support.bytecodes import signals_come
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning", "ignore::RuntimeWarning"
@@ -194,18 +194,6 @@ class _Struck(Exception):
     """Of a handler: an event loop goes on after a callback that raises."""
 
 
-@functools.cache
-def _signals_come(code: CodeType) -> frozenset[int]:
-    """Where CPython looks for signals: as the function begins, behind calls, and where a loop goes back."""
-    found: set[int] = set()
-    for one, behind in itertools.pairwise(dis.get_instructions(code)):
-        if one.opname.startswith(("RESUME", "CALL")):
-            found.add(behind.offset)
-        elif "BACKWARD" in one.opname:
-            found.add(one.argval)
-    return frozenset(found)
-
-
 @contextlib.contextmanager
 def _strikes(callback: Any, n: int) -> Iterator[list[int]]:
     """Have a handler raise where one comes there for the n-th time; the list has where that was, once it was."""
@@ -221,7 +209,7 @@ def _strikes(callback: Any, n: int) -> Iterator[list[int]]:
 
     def step(frame: FrameType, event: str, _arg: Any) -> Any:
         nonlocal left
-        if event == "opcode" and frame.f_lasti in _signals_come(frame.f_code):
+        if event == "opcode" and frame.f_lasti in signals_come(frame.f_code):
             left -= 1
             if left == -1:
                 struck.append(frame.f_lasti)

@@ -23,9 +23,9 @@ from holdfast import embedded
 from holdfast._core import holder_notices
 from holdfast._engine.link import Link
 from holdfast._engine.loop import Engine
-from testbed.waiting import eventually
+from testbed.waiting import PATIENCE_S, eventually
 from tests.process.interruptions import OPERATIONS, Bench, Interrupted, Place, excused, name_for
-from tests.support.bytecodes import at_bytecode, bytecodes_of, places_once
+from tests.support.bytecodes import at_bytecode, bytecodes_of, places_once, signals_come
 
 #: Interrupted between two steps, a connection or a protocol is left to its own finalizer, which complains.
 pytestmark = pytest.mark.filterwarnings(
@@ -239,6 +239,36 @@ def test_a_release_that_is_interrupted_is_told_as_no_loss(bench: Bench) -> None:
         pass
     bench.close()  # waits for their answers
     assert {name: errors for name, errors in lost.items() if errors} == {}
+
+
+def test_a_loss_is_told_though_a_handler_raises_in_who_has_found_it(bench: Bench) -> None:
+    def find(lease: Any, told: list[Any], number: int) -> list[Place]:
+        """Find that its time is over; interrupted at that bytecode, if there is one."""
+        record = lease._record
+
+        def strike(_frame: FrameType) -> None:
+            if hasattr(record, "unended") or not record.alive:  # else a function of Python is just returning
+                raise Interrupted
+
+        lease.on_lost(told.append)
+        record.deadline = 0.0
+        if number < 0:
+            return bytecodes_of(lambda: lease.held)
+        with contextlib.suppress(Interrupted):
+            at_bytecode(number, strike, lambda: lease.held)
+        return []
+
+    def acquired() -> Any:
+        return bench.locks.lock(name_for("loss")).acquire()
+
+    for number, place in enumerate(find(acquired(), [], -1)):
+        if place.offset in signals_come(place.code):
+            lease, told = acquired(), list[Any]()
+            find(lease, told, number)
+            assert not lease.held, place
+            assert lease.lost.wait(PATIENCE_S), place
+            eventually(partial(len, told), f"it was told: {place}")
+            assert len(told) == 1, place
 
 
 def test_looking_at_exit_ends_no_block(bench: Bench) -> None:

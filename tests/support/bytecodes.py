@@ -14,6 +14,9 @@ CPython looks for signals at fewer points than that (loops and calls), so that t
 
 from __future__ import annotations
 
+import dis
+import functools
+import itertools
 import queue
 import sys
 import threading
@@ -25,7 +28,7 @@ from typing import Any, NamedTuple
 
 import holdfast
 
-__all__ = ["Place", "at_bytecode", "at_place", "bytecodes_of", "places_once"]
+__all__ = ["Place", "at_bytecode", "at_place", "bytecodes_of", "places_once", "signals_come"]
 
 _PACKAGE = str(Path(holdfast.__file__).parent) + "/"
 _ALSO = frozenset(str(module.__file__) for module in (threading, queue, weakref)) | {
@@ -159,3 +162,15 @@ def places_once(places: Sequence[Place], step: int = 1, first: int = 0) -> Itera
             seen.add((place.code, place.offset))
             numbers.append(number)
     return numbers[first::step]
+
+
+@functools.cache
+def signals_come(code: CodeType) -> frozenset[int]:
+    """Where CPython looks for signals: as the function begins, behind calls, and where a loop goes back."""
+    found: set[int] = set()
+    for one, behind in itertools.pairwise(dis.get_instructions(code)):
+        if one.opname.startswith(("RESUME", "CALL")):
+            found.add(behind.offset)
+        elif "BACKWARD" in one.opname:
+            found.add(one.argval)
+    return frozenset(found)

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
@@ -47,29 +48,31 @@ class LossBase:
         return self.reason is not None
 
     def _fire(self, reason: str) -> None:
-        """By the engine, or by the caller that has found the loss."""
+        """By the engine, or by the caller that has found the loss. Idempotent."""
         if self.reason is None:
             self.reason = reason
         if reason == "forked":
             self._callbacks.clear()  # the parent's: in the parent the lease goes on
-        self._call_those_left(self.reason)
-        self._flag.set()  # last: a waiter may end the event loop, in which callbacks are called
+        self._tell_soon(self.reason)
 
     def _add(self, callback: Callable[[Any], object]) -> None:
         self._callbacks.append(callback)
         if self.reason is not None:
-            self._call_those_left(self.reason)
+            self._tell_soon(self.reason)
         else:
             self._home.prepare()
 
-    def _call_those_left(self, reason: str) -> None:
+    def _tell_soon(self, reason: str) -> None:
+        """By the engine: a handler that raises in the finder of a loss would keep it from those that are to be told."""
+        if reason == "forked":
+            self._tell(reason)  # the engine is the parent's
+        else:
+            self._home.by_engine(partial(self._tell, reason))
+
+    def _tell(self, reason: str) -> None:
         while self._callbacks:
-            try:
-                callback = self._callbacks.popleft()
-            except IndexError:
-                return  # another thread calls the last one
-            # Not here: the finder of the loss may hold locks, and what a callback raises must not reach it.
-            self._home.tell(callback, self._news(reason))
+            self._home.tell(self._callbacks.popleft(), self._news(reason))
+        self._flag.set()  # last: a waiter may end the event loop, in which callbacks are called
 
     def _news(self, reason: str) -> Any:
         """Return the exception that callbacks are told of."""

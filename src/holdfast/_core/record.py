@@ -292,9 +292,16 @@ class LeaseRecord:
         if self.alive and self._end():
             self.reason = reason
             self.state = LeaseState.LOST
-            self._report_loss(reason)
-            for listener in self.on_loss:
-                listener(reason)
+            try:
+                self._tell_loss(reason)
+            except BaseException:
+                self._tell_loss(reason)  # all of it: a signal handler has raised behind a part
+                raise
+
+    def _tell_loss(self, reason: str) -> None:
+        self._report_loss(reason)
+        for listener in self.on_loss:
+            listener(reason)
 
     def _report_loss(self, reason: str) -> None:
         report, self.report = self.report, SILENT  # once

@@ -190,6 +190,13 @@ class Engine:
             if not self._running and self._acts:  # else it was done, and the thread has ended since
                 self.start()
 
+    def by_it(self, act: Callable[..., object], *args: Any) -> None:
+        """Do it in the engine's thread: now where that is this one."""
+        if self.is_mine():
+            act(*args)
+        else:
+            self.call(act, *args)
+
     def start(self) -> None:
         """Have its thread run, where one can be started; else there is `trouble`."""
         if self._running or clock() < self._start_at:

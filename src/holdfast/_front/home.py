@@ -276,6 +276,10 @@ class Home:
         """Make what tasks wait for and any thread sets."""
         return Flag(self)
 
+    def by_engine(self, act: Callable[[], None]) -> None:
+        """Do it where no handler interrupts."""
+        self.front.engine.by_it(act)
+
     def prepare(self) -> None:
         """There will be something to tell: the loop does that."""
 

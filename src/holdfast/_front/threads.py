@@ -53,7 +53,7 @@ class ThreadsFront(Front):
     def _join(self, client: Client) -> None:
         super()._join(client)
         #: Where losses are told.
-        self.home = Teller(partial(self.engine.call, self.engine.later, _AGAIN_S))
+        self.home = Teller(partial(self.engine.call, self.engine.later, _AGAIN_S), self.engine.by_it)
         #: The threads that wait for each other here, or are about to.
         self.turning: set[int] = set()
         #: What the calling thread has of its own.

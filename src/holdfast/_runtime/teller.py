@@ -42,10 +42,13 @@ def call_user(function: Callable[..., object], *args: Any) -> None:
 
 
 class Teller:
-    """The callbacks of one client. `later(act)` has that called after a while."""
+    """The callbacks of one client. `later(act)` has that called after a while, `by_engine(act)` by the engine."""
 
-    def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(
+        self, later: Callable[[Callable[[], None]], object], by_engine: Callable[[Callable[[], None]], object]
+    ) -> None:
         self._later = later
+        self.by_engine = by_engine
         #: Calls for which no thread could be started, and what wakes the spare one.
         self._waiting: deque[Callable[[], object]] = deque()
         self._bell = silent_bell()
