@@ -26,7 +26,7 @@ with holdfast.connect({url!r}) as locks:
     except holdfast.HoldfastError as error:
         print(type(error).__name__, error)
     print("left behind:", lock.status().holder)
-for thread in threads:  # this interpreter is ended from outside, in CPython 3.11 with its youngest thread: not with ours
+for thread in threads:  # CPython 3.11 ends an interpreter with its youngest thread: not with ours
     if thread is not threading.current_thread():
         thread.join()
 """
