@@ -161,10 +161,12 @@ _ON_TRIO = {f"test_{name}.py" for name in ("lock", "semaphore", "rwlock", "condi
 #: Profiles on which the contract runs with both APIs: waiters ask there. On the others, with threads alone.
 _ON_BOTH = ("no pub/sub", "subscribers unknown")
 #: With which API the tests run on older servers; with the other one they are thorough. Where servers differ is the
-#: engine's business, which is one for all APIs: each of them meets two kinds of servers, and Valkey meets them all.
+#: engine's business, which is one for all APIs, and Valkey meets them all.
 _API_ON: dict[Kind | None, str] = {"redis62": "asyncio", "redis70": "threads"}
-#: What runs on servers that are fetched (`MORE_KINDS`) without being thorough: a handoff of each primitive.
-_ON_MORE = {
+#: Redis 7.0 lies between the oldest, 6.2, and Valkey: what holds on these two is repeated on it, and on fetched ones.
+_BETWEEN = {"redis70", *MORE_KINDS}
+#: What runs on those without being thorough: a handoff of each primitive.
+_ON_EACH = {
     *("test_first_come_first_served", "test_so_many_permits_and_no_more", "test_readers_together_and_writers_alone"),
     *("test_wait_lets_go_and_notify_brings_back", "test_release_hands_each_over", "test_a_latch_opens_after_so_many"),
     *("test_an_event", "test_a_barrier_again_and_again", "test_who_comes_while_a_job_runs_waits_for_its_result"),
@@ -246,7 +248,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Choose the servers and APIs of a test: all servers that the machine has, asyncio and threads.
 
     Only some files of the contract are tested on trio, and only the contract of asyncio on servers that are fetched;
-    most of that is thorough.
+    most of that is thorough, and so is most on Redis 7.0.
     """
     marked = {name for mark in metafunc.definition.iter_markers("parametrize") for name in _names_of(mark)}
     names = [name for name in ("server_kind", "api") if name in metafunc.fixturenames and name not in marked]
@@ -258,10 +260,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     cases = []
     for kind in kinds if "server_kind" in names else [None]:
         for api in apis if "api" in names else [None]:
-            on_more = kind in MORE_KINDS
-            if on_more and api not in (None, "asyncio"):
+            if kind in MORE_KINDS and api not in (None, "asyncio"):
                 continue
-            thorough = api in MORE_APIS or (on_more and metafunc.function.__name__ not in _ON_MORE)
+            repeats = kind in _BETWEEN and metafunc.function.__name__ not in _ON_EACH
+            thorough = api in MORE_APIS or repeats
             thorough = thorough or (None not in (kind, api) and _API_ON.get(kind, api) != api)
             if not (thorough and _leaves_out_long_forms(metafunc.config)):
                 values = [value for value in (kind, api) if value is not None]

@@ -20,7 +20,7 @@ from sim.server import Refused, Server, ZSet
 from testbed.servers import unique
 from tests.differential.calls import CLIENTS, FENCE_MS, GENERATORS, HIGH_FENCE, World, inbox
 
-#: For each kind of server. Three kinds: more than 20,000 calls.
+#: For each kind of server.
 ROUNDS = 60
 CALLS = 140
 
