@@ -16,6 +16,7 @@ import signal
 import subprocess
 import threading
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -160,12 +161,11 @@ def unique_name(request: pytest.FixtureRequest) -> str:
 _ON_TRIO = {f"test_{name}.py" for name in ("lock", "semaphore", "rwlock", "condition", "multilock", "gates")}
 #: Profiles on which the contract runs with both APIs: waiters ask there. On the others, with threads alone.
 _ON_BOTH = ("no pub/sub", "subscribers unknown")
-#: With which API the tests run on older servers; with the other one they are thorough. Where servers differ is the
-#: engine's business, which is one for all APIs, and Valkey meets them all.
+#: With which API that runs on older servers which runs on each; with the other one it is thorough.
 _API_ON: dict[Kind | None, str] = {"redis62": "asyncio", "redis70": "threads"}
 #: Redis 7.0 lies between the oldest, 6.2, and Valkey: what holds on these two is repeated on it, and on fetched ones.
 _BETWEEN = {"redis70", *MORE_KINDS}
-#: What runs on those without being thorough: a handoff of each primitive.
+#: What runs on each kind of server, and on Valkey with both APIs, without being thorough: a handoff of each primitive.
 _ON_EACH = {
     *("test_first_come_first_served", "test_so_many_permits_and_no_more", "test_readers_together_and_writers_alone"),
     *("test_wait_lets_go_and_notify_brings_back", "test_release_hands_each_over", "test_a_latch_opens_after_so_many"),
@@ -174,6 +174,15 @@ _ON_EACH = {
     *("test_the_holder_hears_and_the_next_waiter_gets_it", "test_an_election", "test_another_client_gets_it_at_once"),
 }
 
+#: Where connections, replies and servers are at stake: the engine's business, which is one for all APIs. Each case has
+#: one of them in its turn, the other one is thorough.
+_IN_TURN = (
+    "tests/topologies/",
+    *(
+        f"tests/contract/test_{name}.py"
+        for name in ("closed_connections", "nonsense", "odd_keys", "piles", "rights", "wrong_servers")
+    ),
+)
 
 #: Tests that take long, wait, and start many processes.
 _LONG = (
@@ -218,7 +227,7 @@ def _share(items: list[pytest.Item], at: int, of: int) -> list[pytest.Item]:
 
 
 def _wanted(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Leave asyncio out on profiles on which threads are enough."""
+    """Leave asyncio out on profiles on which threads are enough; and mark those that another API has in its turn."""
     kept = []
     for item in items:
         if "torn_handshakes" in getattr(item, "fixturenames", ()):
@@ -227,8 +236,27 @@ def _wanted(items: list[pytest.Item]) -> list[pytest.Item]:
             params = item.callspec.params
             if params.get("api") == "asyncio" and params.get("profile_url", "no pub/sub") not in _ON_BOTH:
                 continue
+            if item.nodeid.startswith(_IN_TURN) and "server_kind" not in params:
+                api = str(params.get("api"))
+                if api in APIS and api != _turn(item.nodeid.replace(api, "")):
+                    item.add_marker(pytest.mark.thorough)
         kept.append(item)
     return kept
+
+
+def _turn(name: str) -> str:
+    """Return the API that has what is called so in its turn: always the same one, and each about as often."""
+    return sorted(APIS)[zlib.crc32(name.encode()) % len(APIS)]
+
+
+def _runs(test: str, kind: Kind, api: str) -> bool:
+    """True if a test that has both runs so in `make test`: one API on Valkey, the other one on the oldest server.
+
+    Where servers differ is the engine's business, which is one for all APIs.
+    """
+    if test in _ON_EACH:
+        return _API_ON.get(kind, api) == api
+    return kind not in _BETWEEN and (api == _turn(test)) == (kind == "valkey")
 
 
 def _leaves_out_long_forms(config: pytest.Config) -> bool:
@@ -248,7 +276,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Choose the servers and APIs of a test: all servers that the machine has, asyncio and threads.
 
     Only some files of the contract are tested on trio, and only the contract of asyncio on servers that are fetched;
-    most of that is thorough, and so is most on Redis 7.0.
+    most of that is thorough, and so is most on Redis 7.0. A test that has both runs with each API, and on each of the
+    newest and the oldest server, once.
     """
     marked = {name for mark in metafunc.definition.iter_markers("parametrize") for name in _names_of(mark)}
     names = [name for name in ("server_kind", "api") if name in metafunc.fixturenames and name not in marked]
@@ -262,9 +291,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for api in apis if "api" in names else [None]:
             if kind in MORE_KINDS and api not in (None, "asyncio"):
                 continue
-            repeats = kind in _BETWEEN and metafunc.function.__name__ not in _ON_EACH
-            thorough = api in MORE_APIS or repeats
-            thorough = thorough or (None not in (kind, api) and _API_ON.get(kind, api) != api)
+            test = metafunc.function.__name__
+            if kind is None or api is None or kind in MORE_KINDS:
+                thorough = api in MORE_APIS or (kind in _BETWEEN and test not in _ON_EACH)
+            else:
+                thorough = api in MORE_APIS or not _runs(test, kind, api)
             if not (thorough and _leaves_out_long_forms(metafunc.config)):
                 values = [value for value in (kind, api) if value is not None]
                 marks = [pytest.mark.thorough] if thorough else []
