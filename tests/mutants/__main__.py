@@ -70,9 +70,9 @@ def seen(mutant: Mutant, known: str = "") -> tuple[str | None, float]:
 
 def _seen(mutant: Mutant, env: dict[str, str], known: str, until: float) -> str | None:
     if mutant.primitive in API_TESTS:
-        # On one server; and in one API: `_sync` is not generated from what is changed.
+        # All of them, on one server; and in one API: `_sync` is not generated from what is changed.
         chosen = "asyncio and not (redis or redict or valkey81)"
-        return _by_tests([API_TESTS[mutant.primitive], "-k", chosen, "--timeout", "60"], env, until)
+        return _by_tests([API_TESTS[mutant.primitive], "-m", "", "-k", chosen, "--timeout", "60"], env, until)
     files = {"quorum": QUORUM_TESTS, ENGINE: ENGINE_TESTS, CRASH: CRASH_TESTS}.get(mutant.primitive, UNIT_TESTS)
     known_test = known.removeprefix("unit: ") if known.startswith("unit: ") else ""
     if known_test and (by := _by_tests(_nodes(known_test, files), env, until)):

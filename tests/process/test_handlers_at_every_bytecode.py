@@ -281,7 +281,7 @@ def test_a_handler_may_use_the_library_at_a_sample_of_bytecodes(
     server: embedded.Server, action: str, handler: str
 ) -> None:
     # Another part of them with every pair.
-    interrupt_at(server, action, handler, step=151, first=13 * PAIRS.index((action, handler)) % 151)
+    interrupt_at(server, action, handler, step=211, first=13 * PAIRS.index((action, handler)) % 211)
 
 
 @pytest.mark.thorough

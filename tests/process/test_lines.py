@@ -45,7 +45,7 @@ TTL_S = 60.0
 #: A lease that begins with a claim is renewed within that, which a busy machine may not manage in the usual 2 s.
 CLAIM_MS = int(TTL_S * 1000)
 #: How many bytecodes of each place in the line every run of the tests takes.
-SAMPLE = 16
+SAMPLE = 12
 #: And the thorough ones; HOLDFAST_EVERY=1 tries all of them, which takes minutes for each.
 MANY = None if os.environ.get("HOLDFAST_EVERY") == "1" else 100
 #: Places in the line, and who stands there.

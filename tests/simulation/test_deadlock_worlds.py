@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
 from sim import run
 from sim.deadlocks import _Moment, stuck
 
-#: Of those in a row that take little time, those with most to judge; and others, in parts played side by side. No
+#: Those that take little time for what there is to judge in them; and others, in parts played side by side. No
 #: mutant needs a seed above 5 (docs/evidence/mutants.md): `python -m sim run --mode deadlocks` plays more.
-SOME = range(7, 9)
-MORE = [range(7), range(9, 21)]
+SOME = {"calm-deadlocks": [8, 10], "deadlocks": [7, 9, 10]}
+MORE = [range(7), range(7, 21)]
 
 
-@pytest.mark.parametrize("mode", ["calm-deadlocks", "deadlocks"])
 @pytest.mark.parametrize(
-    "seeds",
-    [SOME, *(pytest.param(seeds, marks=pytest.mark.thorough) for seeds in MORE)],
-    ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}",
+    "mode, seeds",
+    [
+        *(pytest.param(mode, seeds, id=f"{mode}-some") for mode, seeds in SOME.items()),
+        *(
+            pytest.param(mode, seeds, id=f"{mode}-{seeds[0]}-{seeds[-1]}", marks=pytest.mark.thorough)
+            for mode in SOME
+            for seeds in MORE
+        ),
+    ],
 )
-def test_no_false_alarm_and_no_wait_without_an_end(mode: str, seeds: range) -> None:
+def test_no_false_alarm_and_no_wait_without_an_end(mode: str, seeds: Sequence[int]) -> None:
     counted: Counter[str] = Counter()
     for seed in seeds:
         result = run.run_seed(seed, mode)
         assert result.violation is None, run.report(seed, mode)
         counted.update(result.counted)
-    assert counted["told of a deadlock"] > 20 and counted["deadlocks seen"] > 20, "there is something to judge"
+    assert counted["told of a deadlock"] > 10 and counted["deadlocks seen"] > 10, "there is something to judge"
     assert counted["handed on"] > 0
 
 

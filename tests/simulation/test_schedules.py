@@ -788,13 +788,14 @@ SCENARIOS: list[Scenario] = [
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_schedules(scenario: Scenario) -> None:
-    play(scenario, range(8))
+    play(scenario, range(4))
 
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_many_schedules(scenario: Scenario) -> None:
+    play(scenario, range(4, 8))
     play(scenario, range(100, 180))
 
 
