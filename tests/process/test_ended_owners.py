@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import _thread
 import asyncio
-import sys
+import os
+import queue
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +27,7 @@ def in_thread(act: Callable[[], Any], start: Callable[[Callable[[], None]], Any]
     got: list[Any] = []
 
     def main() -> None:
-        got.append(threading.get_ident())
+        got[:] = [threading.get_ident(), threading.get_native_id()]
         try:
             got.append(act())
         except Exception as error:
@@ -38,7 +39,13 @@ def in_thread(act: Callable[[], Any], start: Callable[[Callable[[], None]], Any]
         thread = threading.Thread(target=main)
         thread.start()
         thread.join(30)
-    return got[0], got[1]
+    has_left(got[1])
+    return got[0], got[2]
+
+
+def has_left(native_id: int) -> None:
+    """Wait until a thread has left the system: for Python it ends a little earlier, and its number is not free yet."""
+    eventually(lambda: not os.path.exists(f"/proc/self/task/{native_id}"), "the end of the thread")
 
 
 def foreign(main: Callable[[], None]) -> None:
@@ -49,12 +56,16 @@ def foreign(main: Callable[[], None]) -> None:
         main()
         done.set()
 
-    ident = _thread.start_new_thread(run, ())
+    _thread.start_new_thread(run, ())
     assert done.wait(30)
-    eventually(lambda: ident not in sys._current_frames(), "the end of the thread")
 
 
 STARTS = pytest.mark.parametrize("start", [None, foreign], ids=["thread", "foreign thread"])
+
+
+def _stay(natives: queue.SimpleQueue[int], parked: threading.Event) -> None:
+    natives.put(threading.get_native_id())
+    parked.wait(30)
 
 
 def successor(number: int, act: Callable[[], Any], start: Any) -> Any:
@@ -65,9 +76,13 @@ def successor(number: int, act: Callable[[], Any], start: Any) -> Any:
             ident, got = in_thread(lambda: act() if threading.get_ident() == number else None, start)
             if ident == number:
                 return got
-            # Two numbers may come in turn, if a thread begins just before the last one has left the system.
-            if _thread.start_new_thread(parked.wait, (30,)) == number:
+            # That number would come again and again: a thread keeps it, unless the one that is looked for has come.
+            natives: queue.SimpleQueue[int] = queue.SimpleQueue()
+            stays = _thread.start_new_thread(_stay, (natives, parked))
+            native_id = natives.get(timeout=30)
+            if stays == number:
                 parked.set()
+                has_left(native_id)
                 parked = threading.Event()
     finally:
         parked.set()
