@@ -161,10 +161,8 @@ def unique_name(request: pytest.FixtureRequest) -> str:
 _ON_TRIO = {f"test_{name}.py" for name in ("lock", "semaphore", "rwlock", "condition", "multilock", "gates")}
 #: Profiles on which the contract runs with both APIs: waiters ask there. On the others, with threads alone.
 _ON_BOTH = ("no pub/sub", "subscribers unknown")
-#: With which API that runs on older servers which runs on each; with the other one it is thorough.
-_API_ON: dict[Kind | None, str] = {"redis62": "asyncio", "redis70": "threads"}
-#: Redis 7.0 lies between the oldest, 6.2, and Valkey: what holds on these two is repeated on it, and on fetched ones.
-_BETWEEN = {"redis70", *MORE_KINDS}
+#: Servers between the oldest, Redis 6.2, and the newest, Valkey: what both APIs show on these two is repeated with one.
+_BETWEEN: dict[Kind | None, str] = {"redis70": "threads", **dict.fromkeys(MORE_KINDS, "asyncio")}
 #: What runs on each kind of server, and on Valkey with both APIs, without being thorough: a handoff of each primitive.
 _ON_EACH = {
     *("test_first_come_first_served", "test_so_many_permits_and_no_more", "test_readers_together_and_writers_alone"),
@@ -255,7 +253,7 @@ def _runs(test: str, kind: Kind, api: str) -> bool:
     Where servers differ is the engine's business, which is one for all APIs.
     """
     if test in _ON_EACH:
-        return _API_ON.get(kind, api) == api
+        return kind != "redis62" or api == "asyncio"
     return kind not in _BETWEEN and (api == _turn(test)) == (kind == "valkey")
 
 
@@ -275,8 +273,8 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: objec
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Choose the servers and APIs of a test: all servers that the machine has, asyncio and threads.
 
-    Only some files of the contract are tested on trio, and only the contract of asyncio on servers that are fetched;
-    most of that is thorough, and so is most on Redis 7.0. A test that has both runs with each API, and on each of the
+    Only some files of the contract are tested on trio, with Valkey alone, and servers between the newest and the oldest
+    meet one API: most of that is thorough. A test that has both servers and APIs runs with each API, and on each of the
     newest and the oldest server, once.
     """
     marked = {name for mark in metafunc.definition.iter_markers("parametrize") for name in _names_of(mark)}
@@ -289,7 +287,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     cases = []
     for kind in kinds if "server_kind" in names else [None]:
         for api in apis if "api" in names else [None]:
-            if kind in MORE_KINDS and api not in (None, "asyncio"):
+            if api not in (None, _BETWEEN.get(kind, api)) or (api in MORE_APIS and kind == "redis62"):
                 continue
             test = metafunc.function.__name__
             if kind is None or api is None or kind in MORE_KINDS:
