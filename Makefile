@@ -6,8 +6,8 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
     "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 VENV ?= .venv
 PYTEST_ARGS ?=
-# Tests mostly wait: for a ttl, a process, a server that is gone. Five workers for a core let them wait side by side.
-WORKERS = $(or $(JOBS),$(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 3 ? $(if $(ALL),4,5) * n : 12))))
+# Tests mostly wait: for a ttl, a process, a server that is gone. Eight workers for a core let them wait side by side.
+WORKERS = $(or $(JOBS),$(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 3 ? $(if $(ALL),4,8) * n : 12))))
 # Hundreds of processes import the package: without its bytecode files each would compile it anew.
 export PYTHONDONTWRITEBYTECODE :=
 
