@@ -121,7 +121,7 @@ class LeaseRecord:
 
     `deadline`: until when it may be trusted; None: as its ttl says. `short_s`: of one that begins with less than that.
     `asks`: how it is extended and released; None: as the class says when that is wanted. `renews`: the background
-    extends it. Each of `on_loss` is called once, with the reason, by what finds the loss.
+    extends it. Each of `on_loss` is called with the reason by what finds the loss, and again if a handler raises there.
     """
 
     # No `__getattr__` here or in a subclass: with it, Python reads each of these fields three times slower.
