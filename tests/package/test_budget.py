@@ -16,7 +16,7 @@ from tools.rooms import LAB, TOP, lines_by_room
 
 PACKAGE = Path(holdfast.__file__).parent
 MOST_LINES = {
-    "_core": 8_355,
+    "_core": 8_356,
     "_async": 2_812,
     "_engine": 3_464,
     "_front": 1_520,

@@ -107,8 +107,9 @@ class HolderNotices:
         if self._one_place:
             driver.schedule.look_s = float("inf")
             behind = [*driver.schedule]  # also those that are younger
-        for each in [each for each in behind if each.alive and each.places][:_NOTES_MAX]:
-            await self._look_up(each)
+        for each in [each for each in behind if each.places][:_NOTES_MAX]:
+            if each.alive:  # still
+                await self._look_up(each)
 
     async def _look_up(self, record: LeaseRecord) -> None:
         note = await note_for(record.places, record.token)
