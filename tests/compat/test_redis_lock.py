@@ -18,6 +18,7 @@ import redis_lock as old_library
 
 import holdfast
 from holdfast import embedded
+from holdfast._lua import SCRIPTS
 from holdfast.compat import redis_lock
 from holdfast.compat.redis import locks_of
 from holdfast.compat.redis_lock import Lock
@@ -246,6 +247,8 @@ def test_a_look_at_a_held_lock_is_one_request(unique_name: str) -> None:
                     Lock(client, unique_name, id=lock.id).acquire(blocking=False)
 
             looks()  # the scripts are loaded
+            # A client asks once whether it is heard, a moment after its first grant.
+            eventually(lambda: client.script_exists(SCRIPTS["hears"].sha)[0])
             client.config_resetstat()
             looks()
             sent: Any = client.info("commandstats")
