@@ -1,4 +1,4 @@
-"""What is imported when it is first needed, where a signal handler comes in between."""
+"""Late imports, where a signal handler comes in between."""
 
 from __future__ import annotations
 
