@@ -96,7 +96,7 @@ def test_a_full_server_says_so(private_server: Callable[..., embedded.Server]) -
         first.sendall(b"PING\r\n")
         assert first.recv(100) == b"+PONG\r\n"
         connection = Address(server.host, server.port, None, None, None, 0).connection()
-        connection.timeout_s = 30.0
+        connection.socket_timeout = 30.0
         with pytest.raises(RequestFailed) as failure:
             connection.connect()
     assert (failure.value.kind, failure.value.transient, failure.value.maybe_executed) == ("MAXCLIENTS", True, False)
@@ -105,7 +105,7 @@ def test_a_full_server_says_so(private_server: Callable[..., embedded.Server]) -
 def test_a_server_that_says_nothing_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         connection = Address("127.0.0.1", silent.getsockname()[1], None, None, None, 0).connection()
-        connection.timeout_s = 0.05
+        connection.socket_timeout = 0.05
         with pytest.raises(RequestFailed, match=r"no answer within 0\.05 s") as failure:
             connection.connect()
     assert (failure.value.kind, failure.value.maybe_executed) == ("refused", False)
@@ -116,7 +116,7 @@ def test_a_server_that_hangs_up_is_trouble_that_passes() -> None:
         hanging_up = threading.Thread(target=lambda: rude.accept()[0].close())
         hanging_up.start()
         connection = Address("127.0.0.1", rude.getsockname()[1], None, None, None, 0).connection()
-        connection.timeout_s = 30.0
+        connection.socket_timeout = 30.0
         with pytest.raises(RequestFailed) as failure:
             connection.connect()
         hanging_up.join(30.0)

@@ -138,7 +138,7 @@ def _prepare(connection: Any, at_most_s: float) -> None:
     if hasattr(connection, "retry"):
         connection.retry = lazily("redis.retry").Retry(lazily("redis.backoff").NoBackoff(), 0)
         connection.maint_notifications_config = None
-    for limit in ("socket_connect_timeout", "socket_timeout", "timeout_s"):
+    for limit in ("socket_connect_timeout", "socket_timeout"):
         if hasattr(connection, limit):
             given = getattr(connection, limit)
             setattr(connection, limit, at_most_s if given is None else min(given, at_most_s))
@@ -173,9 +173,9 @@ class Address(NamedTuple):
 
 
 class Connection:
-    """The connection of a link, made within `timeout_s`."""
+    """The connection of a link, made within `socket_timeout`, s, which is called as in redis-py."""
 
-    timeout_s = CONNECT_TIMEOUT_S
+    socket_timeout = CONNECT_TIMEOUT_S
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -183,14 +183,14 @@ class Connection:
 
     def connect(self) -> None:
         """Connect and introduce ourselves. Raises `RequestFailed`; then nothing of the caller's was sent."""
-        self._until = clock() + self.timeout_s
+        self._until = clock() + self.socket_timeout
         try:
             self._sock = self._dial()
             self._introduce(self._sock)
         except BaseException as error:
             self.disconnect()
             if isinstance(error, TimeoutError):
-                message, name = f"no answer within {self.timeout_s:.3g} s", self._address.name
+                message, name = f"no answer within {self.socket_timeout:.3g} s", self._address.name
                 raise RequestFailed("refused", message, name, maybe_executed=False, transient=True) from None
             if isinstance(error, (OSError, hiredis.ProtocolError)):
                 raise unreachable(error, self._address.name) from error
