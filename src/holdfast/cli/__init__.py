@@ -92,7 +92,7 @@ def _main(argv: Sequence[str] | None) -> int:
         try:
             return _dispatch(words)
         finally:
-            sys.stdout.flush()  # what it cannot write is said below
+            report.flush()  # what it cannot write is said below
     except exits.UsageError as error:
         report.say(f"{error} (try: holdfast {error.command} --help)" if error.command else f"{error}")
         return exits.USAGE
@@ -105,7 +105,6 @@ def _main(argv: Sequence[str] | None) -> int:
         return exits.status_of(error)
     finally:
         warnings.showwarning = show
-        report.end_output()
 
 
 def _dispatch(words: list[str]) -> int:

@@ -26,12 +26,13 @@ def any_output() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def end_output() -> None:
-    """Have the interpreter find nothing that it cannot write when it ends."""
+def flush() -> None:
+    """Write what is left. Where that fails, it is raised, and the interpreter finds nothing to write when it ends."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise
 
 
 def clean(text: object) -> str:
