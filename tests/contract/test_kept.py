@@ -111,7 +111,9 @@ def test_its_ttl_is_cut_while_it_is_idle(api: Api, url: str, raw: Any, unique_na
     lock = keep(locks, unique_name, cache_for=12.0)  # with which a busy machine is in time, too
     eventually(lambda: raw.pttl(f"holdfast:{{{unique_name}}}") < 14_000)
     eventually(lambda: any(kept.holder == [] for kept in keeper_of(locks).values()))
-    with lock as lease:  # it begins with what is left, perhaps until the next bytecode
+    with lock as lease:
+        # It begins with what is left; on a busy machine, a renewal has come before the next bytecode.
+        assert lease.remaining() < 14 or raw.pttl(f"holdfast:{{{unique_name}}}") > 20_000
         eventually(lambda: lease.remaining() > 20)
         assert raw.pttl(f"holdfast:{{{unique_name}}}") > 20_000
 
