@@ -71,7 +71,11 @@ class LossBase:
 
     def _tell(self, reason: str) -> None:
         while self._callbacks:
-            self._home.tell(self._callbacks.popleft(), self._news(reason))
+            try:
+                callback = self._callbacks.popleft()
+            except IndexError:
+                break  # in the child of a fork, where another thread calls the last one
+            self._home.tell(callback, self._news(reason))
         self._flag.set()  # last: a waiter may end the event loop, in which callbacks are called
 
     def _news(self, reason: str) -> Any:
